@@ -1,0 +1,230 @@
+"""Features and a config to a TPUEstimatorSpec: training, evaluation and prediction graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Callable, NamedTuple
+
+import tensorflow as tf
+
+from configs.schema import Config
+from models.dimensions import Dimensions
+from models.gpt import GPT
+from models.kernels.noise import Dropout
+from models.losses import TokenLoss, softmax_cross_entropy
+from models.sampling import generate
+from optimizers import Updates, build_updates, learning_rate
+from utils.checkpoints import checkpoint_hooks, make_saver
+from utils.mesh import MeshLayout
+from utils.mesh_tensorflow import mtf
+
+ModeKeys = tf.estimator.ModeKeys
+TPUEstimatorSpec = tf.compat.v1.estimator.tpu.TPUEstimatorSpec
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a graph runs and how it is saved.
+
+    Attributes:
+        mesh_layout: the mesh and the layout.
+        devices: one TensorFlow device per processor of the mesh.
+        steps_per_checkpoint: updates between two checkpoints.
+        save_listeners: told of each checkpoint (training only).
+    """
+
+    mesh_layout: MeshLayout
+    devices: tuple[str, ...]
+    steps_per_checkpoint: int = 5000
+    save_listeners: Sequence[Any] = field(default_factory=tuple)
+
+
+def _import(mesh: mtf.Mesh, tensor: tf.Tensor, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
+    return mtf.import_tf_tensor(mesh, tensor, mtf.Shape(dims))
+
+
+class TrainingGraph(NamedTuple):
+    """One training step before it is laid out on devices.
+
+    Attributes:
+        loss: float32 scalar, what is differentiated.
+        updates: assignments and the gradient norm.
+        learning_rate: tf float32 scalar.
+    """
+
+    loss: mtf.Tensor
+    updates: Updates
+    learning_rate: tf.Tensor
+
+
+def build_training_graph(
+    mesh: mtf.Mesh,
+    config: Config,
+    mesh_layout: MeshLayout,
+    inputs: tf.Tensor,
+    labels: tf.Tensor,
+    step: tf.Tensor,
+) -> TrainingGraph:
+    """Builds loss, gradients and updates in named dimensions.
+
+    Args:
+        mesh: to build on.
+        config: a checked config.
+        mesh_layout: how the graph will be split.
+        inputs: [train_batch_size, n_ctx] int32.
+        labels: [train_batch_size, n_ctx] int32, the inputs shifted by one.
+        step: integer scalar, the global step before the update.
+    """
+    dims = Dimensions.from_config(config, config.train_batch_size)
+    drops = any((config.embed_dropout, config.attn_dropout, config.res_dropout))
+    dropout = Dropout(mesh, config.seed, step) if drops else None
+    model = GPT(mesh, config, dims, mesh_layout, dropout)
+    logits = model.window_logits(_import(mesh, inputs, [dims.batch, dims.sequence]))
+    targets = _import(mesh, labels, [dims.batch, dims.sequence])
+    token_loss = softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss)
+    loss = mtf.reduce_mean(token_loss.total)
+    rate = learning_rate(config, step)
+    updates = build_updates(
+        loss, list(mesh.graph.trainable_variables), _import(mesh, rate, []), config
+    )
+    return TrainingGraph(loss, updates, rate)
+
+
+class EvaluationGraph(NamedTuple):
+    """One evaluated batch: token losses and logits, in named dimensions."""
+
+    token_loss: TokenLoss
+    logits: mtf.Tensor
+
+
+def build_evaluation_graph(
+    mesh: mtf.Mesh,
+    config: Config,
+    mesh_layout: MeshLayout,
+    inputs: tf.Tensor,
+    labels: tf.Tensor,
+) -> EvaluationGraph:
+    """Builds the forward pass without dropout; arguments as build_training_graph."""
+    dims = Dimensions.from_config(config, config.eval_batch_size)
+    model = GPT(mesh, config, dims, mesh_layout)
+    logits = model.window_logits(_import(mesh, inputs, [dims.batch, dims.sequence]))
+    targets = _import(mesh, labels, [dims.batch, dims.sequence])
+    token_loss = softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss)
+    return EvaluationGraph(token_loss, logits)
+
+
+def make_model_fn(config: Config, placement: Placement) -> Callable[..., TPUEstimatorSpec]:
+    """The model function that TPUEstimator and the sessions of evaluation and generation call.
+
+    Args:
+        config: a checked config.
+        placement: mesh, devices and checkpointing.
+
+    Returns:
+        ``model_fn(features, labels, mode, params)``. Features: ``inputs`` [batch, n_ctx] int32
+        for training and evaluation (labels alike; evaluation also ``row_weights`` [batch]
+        float32, 0 for rows that only fill the batch); for prediction see models/sampling.py.
+    """
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> TPUEstimatorSpec:
+        graph = mtf.Graph()
+        mesh = mtf.Mesh(graph, "mesh")
+        if mode == ModeKeys.TRAIN:
+            return _training_spec(config, placement, graph, mesh, features, labels)
+        if mode == ModeKeys.EVAL:
+            return _evaluation_spec(config, placement, graph, mesh, features, labels)
+        return _prediction_spec(config, placement, graph, mesh, features)
+
+    return model_fn
+
+
+def _lower(graph: mtf.Graph, mesh: mtf.Mesh, placement: Placement) -> mtf.Lowering:
+    implementation = placement.mesh_layout.placement(list(placement.devices))
+    # Stacking small variables speeds up the start on thousands of slices; here it would cost a
+    # copy of each of them.
+    return mtf.Lowering(graph, {mesh: implementation}, autostack=False)
+
+
+def _training_spec(config, placement, graph, mesh, features, labels) -> TPUEstimatorSpec:
+    global_step = tf.compat.v1.train.get_or_create_global_step()
+    # A copy: the variable itself is increased in place by this very step.
+    step = tf.cast(global_step, tf.int32)
+    built = build_training_graph(
+        mesh, config, placement.mesh_layout, features["inputs"], labels, step
+    )
+    lowering = _lower(graph, mesh, placement)
+    loss = lowering.export_to_tf_tensor(built.loss)
+    metrics = {
+        "step": step + 1,
+        "loss": loss,
+        "learning_rate": built.learning_rate,
+        "grad_norm": lowering.export_to_tf_tensor(built.updates.gradient_norm),
+    }
+    for name, tensor in metrics.items():
+        tf.identity(tensor, name=f"training/{name}")
+        if name != "step":
+            tf.compat.v1.summary.scalar(name, tensor)
+    updates = [lowering.lowered_operation(operation) for operation in built.updates.operations]
+    # The metrics read this step's values before the step is counted as made.
+    with tf.control_dependencies(updates + list(metrics.values())):
+        train_op = tf.compat.v1.assign_add(global_step, 1)
+    saver = make_saver(config.max_to_keep)
+    return TPUEstimatorSpec(
+        mode=ModeKeys.TRAIN,
+        loss=loss,
+        train_op=train_op,
+        training_hooks=checkpoint_hooks(
+            lowering,
+            saver,
+            config.model_path,
+            placement.steps_per_checkpoint,
+            list(placement.save_listeners),
+        ),
+    )
+
+
+def _evaluation_spec(config, placement, graph, mesh, features, labels) -> TPUEstimatorSpec:
+    tf.compat.v1.train.get_or_create_global_step()
+    built = build_evaluation_graph(
+        mesh, config, placement.mesh_layout, features["inputs"], labels
+    )
+    mean_logits = mtf.reduce_mean(built.logits, output_shape=built.logits.shape.dims[:1])
+    lowering = _lower(graph, mesh, placement)
+    export = lowering.export_to_tf_tensor
+    tensors = {
+        "loss": tf.reduce_mean(export(built.token_loss.total), 1),
+        "cross_entropy": tf.reduce_mean(export(built.token_loss.cross_entropy), 1),
+        "mean_logits": export(mean_logits),
+        "row_weights": features["row_weights"],
+        "labels": labels,
+    }
+
+    def metric_fn(loss, cross_entropy, mean_logits, row_weights, labels):
+        mean = tf.compat.v1.metrics.mean
+        return {
+            "loss": mean(loss, row_weights),
+            "cross_entropy": mean(cross_entropy, row_weights),
+            "mean_logits": mean(mean_logits, row_weights),
+        }
+
+    return TPUEstimatorSpec(
+        mode=ModeKeys.EVAL,
+        loss=tf.reduce_mean(tensors["loss"]),
+        eval_metrics=(metric_fn, tensors),
+        evaluation_hooks=[mtf.MtfRestoreHook(lowering)],
+    )
+
+
+def _prediction_spec(config, placement, graph, mesh, features) -> TPUEstimatorSpec:
+    tf.compat.v1.train.get_or_create_global_step()
+    generated = generate(mesh, config, placement.mesh_layout, features)
+    lowering = _lower(graph, mesh, placement)
+    return TPUEstimatorSpec(
+        mode=ModeKeys.PREDICT,
+        predictions={
+            name: lowering.export_to_tf_tensor(tensor)
+            for name, tensor in generated._asdict().items()
+        },
+        prediction_hooks=[mtf.MtfRestoreHook(lowering)],
+    )

@@ -1,0 +1,1 @@
+"""The network, in named dimensions only."""

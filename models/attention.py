@@ -1,0 +1,61 @@
+"""The attention layer: projections, one of the attention types, output projection.
+
+A new type is one entry of ``ATTENTION_RADIUS`` (or, when it is no masked softmax, one function
+beside ``masked_attention``) and its name in ``configs.names.ATTENTION_TYPES``.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Optional
+
+from configs.schema import Config
+from models.dimensions import Dimensions
+from models.weights import Weights
+from utils.mesh_tensorflow import mtf
+
+Attend = Callable[[mtf.Tensor, mtf.Tensor, mtf.Tensor, int], mtf.Tensor]
+"""From queries, keys, values, each [batch, sequence, heads, features_per_head], and the number
+of the layer to mixed values, dimensions as the queries."""
+
+
+def attention_radius(config: Config, layer: int) -> Optional[int]:
+    """Keys that layer ``layer`` sees, the query's own included; None if it sees all before it."""
+    return {"global": None, "local": config.local_attention_radius}[config.attention_layers[layer]]
+
+
+def attention_layer(
+    weights: Weights, x: mtf.Tensor, dims: Dimensions, layer: int, attend: Attend
+) -> mtf.Tensor:
+    """Multi-head attention with GPT-Neo's variables ``h<layer>/attn/{q,k,v,o}`` and ``o_b``.
+
+    Args:
+        weights: of the model.
+        x: [batch, sequence, embd].
+        dims: of the model.
+        layer: number of the layer, from 0.
+        attend: mixes values by queries and keys.
+
+    Returns:
+        [batch, sequence, embd].
+
+    Source: Vaswani et al. 2017, section 3.2.2. The 1/sqrt(features_per_head) of the scores is
+    folded into the query's initial values, as in Mesh TensorFlow's attention.
+    """
+    scope = f"h{layer}/attn"
+    in_size, head_size = dims.embd.size, dims.features_per_head.size
+    joined = dims.heads_and_features
+    heads = [dims.batch, dims.sequence, dims.heads, dims.features_per_head]
+
+    def project(name: str, stddev: float) -> mtf.Tensor:
+        kernel = weights.normal(f"{scope}/{name}", [dims.embd, joined], stddev)
+        flat = mtf.einsum([x, kernel], mtf.Shape([dims.batch, dims.sequence, joined]))
+        return mtf.reshape(flat, mtf.Shape(heads))
+
+    queries = project("q", (in_size * head_size) ** -0.5)
+    keys = project("k", in_size**-0.5)
+    values = project("v", in_size**-0.5)
+    mixed = attend(queries, keys, values, layer)
+    flat = mtf.reshape(mixed, mtf.Shape([dims.batch, dims.sequence, joined]))
+    kernel = weights.normal(f"{scope}/o", [joined, dims.embd], joined.size**-0.5)
+    bias = weights.zeros(f"{scope}/compute_output_bias/o_b", [dims.embd])
+    return mtf.einsum([flat, kernel], x.shape) + bias

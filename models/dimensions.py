@@ -1,0 +1,80 @@
+"""Every named dimension of the model, built once from the config.
+
+The names are a contract: they are what ``layout`` in a config speaks of. No other module writes
+a dimension name as a string.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from configs.schema import Config
+from utils.mesh_tensorflow import mtf
+
+FEED_FORWARD_EXPANSION = 4  # width of the hidden layer over n_embd; GPT paper, section 4.1
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The dimensions of one graph.
+
+    Attributes:
+        batch: sequences that are processed together.
+        sequence: positions of the queries (the tokens fed in).
+        memory_length: positions of the keys and values.
+        embed_sequence: positions that have an embedding (n_ctx).
+        embd: width of the residual stream.
+        heads: attention heads.
+        features_per_head: width of one head.
+        heads_and_features: heads times their features, as one dimension of the projections'
+            weights. It carries the name ``heads`` because a layout that splits the heads
+            splits it into the same blocks.
+        intermediate_expanded: hidden width of the feed-forward layer.
+        vocab: entries of the vocabulary.
+    """
+
+    batch: mtf.Dimension
+    sequence: mtf.Dimension
+    memory_length: mtf.Dimension
+    embed_sequence: mtf.Dimension
+    embd: mtf.Dimension
+    heads: mtf.Dimension
+    features_per_head: mtf.Dimension
+    heads_and_features: mtf.Dimension
+    intermediate_expanded: mtf.Dimension
+    vocab: mtf.Dimension
+
+    @classmethod
+    def from_config(cls, config: Config, batch_size: int) -> Dimensions:
+        """Builds the dimensions of a full window of ``config.n_ctx`` tokens.
+
+        Args:
+            config: a checked config.
+            batch_size: sequences.
+        """
+        return cls(
+            batch=mtf.Dimension("batch", batch_size),
+            sequence=mtf.Dimension("sequence", config.n_ctx),
+            memory_length=mtf.Dimension("memory_length", config.n_ctx),
+            embed_sequence=mtf.Dimension("embed_sequence", config.n_ctx),
+            embd=mtf.Dimension("embd", config.n_embd),
+            heads=mtf.Dimension("heads", config.n_head),
+            features_per_head=mtf.Dimension("features_per_head", config.head_dim),
+            heads_and_features=mtf.Dimension("heads", config.n_head * config.head_dim),
+            intermediate_expanded=mtf.Dimension(
+                "intermediate_expanded", FEED_FORWARD_EXPANSION * config.n_embd
+            ),
+            vocab=mtf.Dimension("vocab", config.n_vocab),
+        )
+
+    def with_sequence(self, length: int) -> Dimensions:
+        """The same dimensions with queries at ``length`` positions (a chunk of the window)."""
+        return replace(self, sequence=mtf.Dimension("sequence", length))
+
+    def with_cache(self, length: int) -> Dimensions:
+        """The same dimensions with the keys and values in a cache of ``length`` positions.
+
+        The cache is written position by position, so its dimension has a name of its own that
+        no layout splits.
+        """
+        return replace(self, memory_length=mtf.Dimension("cache_length", length))

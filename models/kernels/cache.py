@@ -1,0 +1,106 @@
+"""Attention over a key-value cache that is written in place.
+
+A cache is laid out [batch, heads, cache_length, features_per_head], so that one position of one
+head is one row of a matrix and ``InplaceUpdate`` can write rows without a copy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from models.dimensions import Dimensions
+from models.kernels.attention import MASKED
+from models.kernels.operation import kernel
+from utils.mesh_tensorflow import mtf
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer, each [batch, heads, cache_length, features_per_head]."""
+
+    keys: mtf.Tensor
+    values: mtf.Tensor
+
+
+def empty_cache(mesh: mtf.Mesh, dims: Dimensions, dtype: tf.DType) -> LayerCache:
+    """Two fresh buffers of zeros.
+
+    ``tf.zeros`` would not do: the graph optimizer folds equal constants into one buffer, and
+    in-place writes would then meet in it.
+    """
+    shape = mtf.Shape([dims.batch, dims.heads, dims.memory_length, dims.features_per_head])
+
+    def allocate(rows: tf.Tensor, heads: tf.Tensor) -> tf.Tensor:
+        size = [rows.shape[0], heads.shape[0], shape[2].size, shape[3].size]
+        return tf.raw_ops.Empty(shape=size, dtype=dtype, init=True)
+
+    ranges = [mtf.range(mesh, dim, tf.int32) for dim in (dims.batch, dims.heads)]
+    buffers = [
+        kernel(allocate, ranges, [(shape, dtype)], shape.dims[:2], "cache", differentiable=False)[0]
+        for _ in range(2)
+    ]
+    return LayerCache(*buffers)
+
+
+def _write(cache: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Writes ``rows`` [b, s, h, f] at ``positions`` [b, s] of ``cache`` [b, h, m, f]."""
+    batch, heads, length, features = cache.shape
+    first_rows = tf.range(batch * heads)[:, tf.newaxis] * length
+    indices = first_rows + tf.repeat(positions, heads, axis=0)
+    flat = tf.raw_ops.InplaceUpdate(
+        x=tf.reshape(cache, [-1, features]),
+        i=tf.reshape(indices, [-1]),
+        v=tf.reshape(tf.transpose(rows, [0, 2, 1, 3]), [-1, features]),
+    )
+    return tf.reshape(flat, [batch, heads, length, features])
+
+
+def cached_attention(
+    queries: mtf.Tensor,
+    keys: mtf.Tensor,
+    values: mtf.Tensor,
+    cache: LayerCache,
+    positions: mtf.Tensor,
+    radius: Optional[int],
+) -> tuple[mtf.Tensor, LayerCache]:
+    """Appends keys and values to the cache and attends to what it then holds.
+
+    Only the filled part of the cache (for local attention: of the window) is read.
+
+    Args:
+        queries: [batch, sequence, heads, features_per_head].
+        keys: as queries.
+        values: as queries.
+        cache: of this layer; its buffers must not be read by anything else.
+        positions: [batch, sequence] int32: where each query stands in its own text.
+        radius: of local attention, None for global attention.
+
+    Returns:
+        (mixed values with dims as queries, the cache with the new rows).
+    """
+    batch, _, heads, _ = queries.shape.dims
+
+    def attend(q, k, v, old_keys, old_values, at):
+        new_keys, new_values = _write(old_keys, k, at), _write(old_values, v, at)
+        end = tf.reduce_max(at) + 1
+        start = 0 if radius is None else tf.maximum(tf.reduce_min(at) + 1 - radius, 0)
+        scores = tf.einsum("bshf,bhmf->bhsm", q, new_keys[:, :, start:end])
+        behind = at[:, tf.newaxis, :, tf.newaxis] - tf.range(start, end)
+        seen = behind >= 0
+        if radius is not None:
+            seen = tf.logical_and(seen, behind < radius)
+        weights = tf.nn.softmax(scores + tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype))
+        mixed = tf.einsum("bhsm,bhmf->bshf", weights, new_values[:, :, start:end])
+        return mixed, new_keys, new_values
+
+    shapes = [queries.shape, cache.keys.shape, cache.values.shape]
+    mixed, new_keys, new_values = kernel(
+        attend,
+        [queries, keys, values, cache.keys, cache.values, positions],
+        [(shape, queries.dtype) for shape in shapes],
+        splittable=[batch, heads],
+        name="cached_attention",
+        differentiable=False,
+    )
+    return mixed, LayerCache(new_keys, new_values)

@@ -1,0 +1,226 @@
+"""One operation that applies a TensorFlow function slice by slice, with a right gradient.
+
+``mtf.slicewise`` derives its gradient from the live graph: it leaves out the all-reduce for an
+input that is not split where the output is, counts a tensor twice that reaches two chained
+kernels, and fails on lazily reduced inputs (mesh-tensorflow 0.1.21). Here
+
+* the gradient is taken of the function alone, on fresh copies of its inputs, and
+* the gradient of each input is summed over every mesh axis that splits something else in the
+  operation but not that input.
+
+A kernel may also produce partial sums (``summed_dims``): when such a dimension is split, the
+outputs without it are added up over the mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from utils.mesh_tensorflow import mtf
+
+TfFunction = Callable[..., Any]
+"""From one tf.Tensor slice per input to one slice per output (a tuple if several)."""
+TfGradient = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Any]], Sequence[Any]]
+"""From slices (inputs, outputs, gradients of outputs or None) to gradients of inputs or None."""
+
+
+def _as_tuple(value: Any) -> tuple:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _split_axes(mesh_impl: Any, tensors: Sequence[mtf.Tensor]) -> set[int]:
+    """Numbers of the mesh axes that split any of ``tensors``."""
+    return {
+        axis
+        for tensor in tensors
+        for axis in mesh_impl.tensor_layout(tensor).tensor_axis_to_mesh_axis
+        if axis is not None
+    }
+
+
+def _laid_out_inputs(lowering: Any, tensors: Sequence[mtf.Tensor]) -> list[Any]:
+    return [lowering.tensors[tensor].to_laid_out_tensor() for tensor in tensors]
+
+
+class KernelOperation(mtf.Operation):
+    """A TensorFlow function applied to each slice of its inputs."""
+
+    def __init__(
+        self,
+        function: TfFunction,
+        inputs: Sequence[mtf.Tensor],
+        outputs: Sequence[tuple[mtf.Shape, tf.DType]],
+        splittable: Collection[mtf.Dimension],
+        summed_dims: Collection[mtf.Dimension],
+        gradient: Optional[TfGradient],
+        differentiable: bool,
+        name: str,
+    ):
+        super().__init__(list(inputs), name=name)
+        self._function = function
+        self._gradient_function = gradient
+        self._differentiable = differentiable
+        self._outputs = [
+            mtf.Tensor(self, shape, dtype, index=index)
+            for index, (shape, dtype) in enumerate(outputs)
+        ]
+        self._summed_names = {dim.name for dim in summed_dims}
+        names = {dim.name for dim in splittable} | self._summed_names
+        self._splittable_dims, self._unsplittable_dims = (
+            self._initialize_splittable_and_unsplittable_dims("unsplittable", names)
+        )
+
+    @property
+    def has_gradient(self) -> bool:
+        return self._differentiable and super().has_gradient
+
+    def gradient(self, grad_ys: Sequence[Optional[mtf.Tensor]]) -> list[Optional[mtf.Tensor]]:
+        operation = KernelGradientOperation(self, grad_ys)
+        gradients = iter(operation.outputs)
+        return [next(gradients) if x.dtype.is_floating else None for x in self.inputs]
+
+    def check_layout(self, mesh_impl: Any) -> None:
+        """Raises ValueError when the layout splits a dimension that this kernel needs whole."""
+        for tensor in self.inputs + self.outputs:
+            axes = mesh_impl.tensor_layout(tensor).tensor_axis_to_mesh_axis
+            for dim, axis in zip(tensor.shape.dims, axes):
+                if axis is not None and dim.name in self._unsplittable_dims:
+                    raise ValueError(
+                        f"dimension {dim.name} of {self.name} must not be split; got a layout "
+                        f"that puts it on mesh axis {mesh_impl.shape[axis].name}. "
+                        f"Remove {dim.name} from layout."
+                    )
+
+    def _sum_axes(self, mesh_impl: Any, output: mtf.Tensor) -> list[int]:
+        """Mesh axes over which ``output`` is still a partial sum."""
+        names_of_output = set(output.shape.dimension_names)
+        axes = set()
+        for tensor in self.inputs:
+            layout = mesh_impl.tensor_layout(tensor).tensor_axis_to_mesh_axis
+            for dim, axis in zip(tensor.shape.dims, layout):
+                if axis is not None and dim.name not in names_of_output:
+                    assert dim.name in self._summed_names, (self.name, dim.name)
+                    axes.add(axis)
+        return sorted(axes)
+
+    def lower(self, lowering: Any) -> None:
+        mesh_impl = lowering.mesh_impl(self)
+        self.check_layout(mesh_impl)
+        values = mesh_impl.slicewise(self._function, *_laid_out_inputs(lowering, self.inputs))
+        for output, value in zip(self.outputs, _as_tuple(values)):
+            axes = self._sum_axes(mesh_impl, output) if self._summed_names else []
+            if axes:
+                value = mtf.LazyAllreduceSum(
+                    mesh_impl, value, axes, _traffic_counter(lowering, output, axes)
+                )
+            lowering.set_tensor_lowering(output, value)
+
+
+def _traffic_counter(lowering: Any, tensor: mtf.Tensor, axes: Sequence[int]) -> Callable[[], None]:
+    """Counts an all-reduce the way Mesh TensorFlow's own operations do."""
+
+    def add_counter() -> None:
+        for axis in axes:
+            lowering.add_counter(f"allreduce/[{axis}]/kernel", lowering.laid_out_size(tensor))
+
+    return add_counter
+
+
+class KernelGradientOperation(mtf.Operation):
+    """The gradients of a KernelOperation's floating inputs."""
+
+    def __init__(self, forward: KernelOperation, grad_ys: Sequence[Optional[mtf.Tensor]]):
+        self._forward = forward
+        self._has_grad = [grad is not None for grad in grad_ys]
+        # The outputs are inputs here too: an explicit gradient may use them.
+        uses_outputs = forward._gradient_function is not None
+        inputs = (
+            forward.inputs
+            + (forward.outputs if uses_outputs else [])
+            + [grad for grad in grad_ys if grad is not None]
+        )
+        super().__init__(inputs, name=f"{forward.name}_gradient")
+        self._outputs = [
+            mtf.Tensor(self, x.shape, x.dtype, index=index)
+            for index, x in enumerate(x for x in forward.inputs if x.dtype.is_floating)
+        ]
+        self._splittable_dims = forward.splittable_dims
+        self._unsplittable_dims = forward.unsplittable_dims
+
+    @property
+    def has_gradient(self) -> bool:
+        return False
+
+    def _slice_gradients(self, *slices: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        forward = self._forward
+        xs = slices[: len(forward.inputs)]
+        rest = list(slices[len(xs) :])
+        if forward._gradient_function is not None:
+            ys = rest[: len(forward.outputs)]
+            given = iter(rest[len(ys) :])
+            dys = [next(given) if has else None for has in self._has_grad]
+            gradients = forward._gradient_function(xs, ys, dys)
+        else:
+            # Fresh copies cut the function out of the live graph, where another kernel may
+            # connect the same tensors.
+            xs = [tf.identity(x) for x in xs]
+            ys = _as_tuple(forward._function(*xs))
+            wanted = [y for y, has in zip(ys, self._has_grad) if has]
+            gradients = tf.gradients(wanted, xs, grad_ys=rest)
+        return tuple(
+            tf.zeros_like(x) if gradient is None else tf.convert_to_tensor(gradient)
+            for x, gradient in zip(xs, gradients)
+            if x.dtype.is_floating
+        )
+
+    def lower(self, lowering: Any) -> None:
+        mesh_impl = lowering.mesh_impl(self)
+        values = mesh_impl.slicewise(
+            self._slice_gradients, *_laid_out_inputs(lowering, self.inputs)
+        )
+        all_axes = _split_axes(mesh_impl, self.inputs + self.outputs)
+        for output, value in zip(self.outputs, _as_tuple(values)):
+            axes = sorted(all_axes - _split_axes(mesh_impl, [output]))
+            if axes:
+                value = mtf.LazyAllreduceSum(
+                    mesh_impl, value, axes, _traffic_counter(lowering, output, axes)
+                )
+            lowering.set_tensor_lowering(output, value)
+
+
+def kernel(
+    function: TfFunction,
+    inputs: Sequence[mtf.Tensor],
+    outputs: Sequence[tuple[mtf.Shape, tf.DType]],
+    splittable: Collection[mtf.Dimension],
+    name: str,
+    summed_dims: Collection[mtf.Dimension] = (),
+    gradient: Optional[TfGradient] = None,
+    differentiable: bool = True,
+) -> list[mtf.Tensor]:
+    """Applies ``function`` to each slice of ``inputs``.
+
+    Args:
+        function: TensorFlow function of one slice per input; returns one slice per output.
+        inputs: named tensors of one mesh.
+        outputs: shape and dtype of each output.
+        splittable: dimensions that a layout may split without changing the function's meaning.
+        name: of the operation, for the graph and for error texts.
+        summed_dims: dimensions over whose slices the outputs that lack them are added up.
+        gradient: explicit gradient; by default TensorFlow differentiates ``function``, which
+            runs its forward part again.
+        differentiable: False for kernels with side effects or without a gradient.
+
+    Returns:
+        One named tensor per output.
+
+    Raises:
+        ValueError: at lowering, when the layout splits a dimension that is not splittable.
+    """
+    operation = KernelOperation(
+        function, inputs, outputs, splittable, summed_dims, gradient, differentiable, name
+    )
+    return operation.outputs

@@ -1,0 +1,88 @@
+"""Drawing the next token of each row from its logits.
+
+Every row has its own settings and its own noise, which depends only on its seed and on the
+position in its text: a row draws the same tokens whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from models.kernels.noise import fold, hash_of_positions, mix
+
+
+def uniform(seeds: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
+    """Uniform noise in (0, 1).
+
+    Args:
+        seeds: [batch] int32.
+        positions: [batch] int32.
+        count: values per row.
+
+    Returns:
+        [batch, count] float32.
+    """
+    keys = fold(mix(tf.cast(seeds, tf.uint32)), positions)
+    bits = hash_of_positions(keys, [tf.range(count)])
+    # 23 bits and a half keep the value away from 0 and 1 in float32.
+    return (tf.cast(tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32)), tf.float32) + 0.5) / (
+        2.0**23
+    )
+
+
+def _nucleus_threshold(logits: tf.Tensor, top_k: tf.Tensor, top_p: tf.Tensor) -> tf.Tensor:
+    """The smallest logit of each row that may be drawn: [batch, 1].
+
+    top_k keeps the k largest; of the renormalised rest, top_p keeps the fewest whose
+    probabilities reach p (Fan et al. 2018; Holtzman et al. 2020).
+    """
+    count = logits.shape[-1]
+    ordered = tf.sort(logits, direction="DESCENDING")
+    within_k = tf.range(count) < tf.where(top_k > 0, top_k, count)[:, tf.newaxis]
+    probabilities = tf.nn.softmax(tf.where(within_k, ordered, ordered.dtype.min))
+    before = tf.cumsum(probabilities, axis=-1, exclusive=True)
+    kept = tf.logical_and(within_k, before < top_p[:, tf.newaxis])
+    # The first always stays, also for a p of 0.
+    last = tf.maximum(tf.reduce_sum(tf.cast(kept, tf.int32), -1), 1) - 1
+    return tf.gather(ordered, last[:, tf.newaxis], batch_dims=1)
+
+
+def draw(
+    logits: tf.Tensor,
+    positions: tf.Tensor,
+    seeds: tf.Tensor,
+    temperature: tf.Tensor,
+    top_k: tf.Tensor,
+    top_p: tf.Tensor,
+) -> tf.Tensor:
+    """Draws one token per row.
+
+    Args:
+        logits: [batch, vocab] floating.
+        positions: [batch] int32 of the token that is drawn.
+        seeds: [batch] int32.
+        temperature: [batch] float32; 0 takes the most likely token.
+        top_k: [batch] int32; 0 is off.
+        top_p: [batch] float32; 1 is off.
+
+    Returns:
+        [batch] int32.
+    """
+    logits = tf.cast(logits, tf.float32)
+    greedy = tf.logical_or(temperature <= 0.0, tf.equal(top_k, 1))
+    most_likely = tf.argmax(logits, -1, output_type=tf.int32)
+
+    def sampled() -> tf.Tensor:
+        scaled = logits / tf.where(greedy, tf.ones_like(temperature), temperature)[:, tf.newaxis]
+        restricted = tf.reduce_any(tf.logical_or(top_k > 0, top_p < 1.0))
+        threshold = tf.cond(
+            restricted,
+            lambda: _nucleus_threshold(scaled, top_k, top_p),
+            lambda: tf.fill(tf.stack([tf.shape(scaled)[0], 1]), scaled.dtype.min),
+        )
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        gumbel = -tf.math.log(-tf.math.log(uniform(seeds, positions, logits.shape[-1])))
+        noisy = tf.where(scaled >= threshold, scaled + gumbel, scaled.dtype.min)
+        return tf.where(greedy, most_likely, tf.argmax(noisy, -1, output_type=tf.int32))
+
+    return tf.cond(tf.reduce_all(greedy), lambda: most_likely, sampled)

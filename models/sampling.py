@@ -1,0 +1,231 @@
+"""Text generation in named dimensions: prefill of the prompt, then one token at a time.
+
+Both phases run the same blocks against the same cache. Rows are aligned at their first token
+and each stands at its own position, so prompts of different length need no padding that could be
+seen, and no token id has a special meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from configs.schema import Config
+from models.attention import attention_radius
+from models.dimensions import Dimensions
+from models.gpt import GPT
+from models.kernels.cache import LayerCache, cached_attention, empty_cache
+from models.kernels.operation import kernel
+from models.kernels.sampling import draw
+from utils.mesh import MeshLayout
+from utils.mesh_tensorflow import mtf
+
+PREFILL_CHUNK = 64  # positions processed at once: the prompt is rounded up to a multiple of it
+
+FEATURES = {
+    "tokens": tf.int32,
+    "lengths": tf.int32,
+    "ends": tf.int32,
+    "stop_ids": tf.int32,
+    "seeds": tf.int32,
+    "temperature": tf.float32,
+    "top_k": tf.int32,
+    "top_p": tf.float32,
+}
+"""Inputs of the prediction graph: tokens [batch, n_ctx] (text from position 0), the others
+[batch]: lengths of the prompts (at least 1), ends (length at which a row stops, at most n_ctx),
+stop_ids (token that ends a row, -1 for none), seeds, and sampling settings (kernels/sampling.py).
+"""
+
+
+class Generated(NamedTuple):
+    """What was written.
+
+    Attributes:
+        tokens: [batch, cache_length] int32: prompt and continuation; meaningless past the length.
+        lengths: [batch] int32: of prompt and continuation, a stop token included.
+    """
+
+    tokens: mtf.Tensor
+    lengths: mtf.Tensor
+
+
+class _State(NamedTuple):
+    """Loop variables: the text so far, each row's last position, which rows go on."""
+
+    tokens: mtf.Tensor
+    position: mtf.Tensor
+    active: mtf.Tensor
+
+
+class _Decoder:
+    """One model that feeds ``sequence`` positions at a time against a cache."""
+
+    def __init__(
+        self, mesh: mtf.Mesh, config: Config, dims: Dimensions, mesh_layout: MeshLayout, length: int
+    ):
+        self.dims = dims.with_sequence(length)
+        self.config = config
+        self.model = GPT(mesh, config, self.dims, mesh_layout)
+
+    def advance(
+        self, tokens: mtf.Tensor, positions: mtf.Tensor, caches: Sequence[LayerCache]
+    ) -> tuple[mtf.Tensor, list[LayerCache]]:
+        """Feeds tokens at their positions, each [batch, sequence]; returns hidden states."""
+        written = list(caches)
+
+        def attend(queries, keys, values, layer):
+            mixed, written[layer] = cached_attention(
+                queries,
+                keys,
+                values,
+                caches[layer],
+                positions,
+                attention_radius(self.config, layer),
+            )
+            return mixed
+
+        hidden = self.model.hidden_states(tokens, positions, attend)
+        return hidden, written
+
+
+def _flatten(caches: Sequence[LayerCache]) -> list[mtf.Tensor]:
+    return [buffer for cache in caches for buffer in cache]
+
+
+def _unflatten(buffers: Sequence[mtf.Tensor]) -> list[LayerCache]:
+    return [LayerCache(*pair) for pair in zip(buffers[::2], buffers[1::2])]
+
+
+def _integers(function: Any, inputs: Sequence[mtf.Tensor], dims: Any, name: str) -> mtf.Tensor:
+    """A kernel over rows that makes int32 [dims]; the batch may be split."""
+    output = [(mtf.Shape(dims), tf.int32)]
+    [result] = kernel(function, inputs, output, dims[:1], name, differentiable=False)
+    return result
+
+
+def _prefill(decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, caches: list[LayerCache]):
+    """Fills the caches for all positions before ``last`` (scalar: of the longest prompt)."""
+    dims, length = decoder.dims, decoder.dims.sequence.size
+    window = dims.embed_sequence.size
+
+    def more(start: mtf.Tensor, *unused: mtf.Tensor) -> mtf.Tensor:
+        return mtf.less(start, last)
+
+    def count_up(text: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
+        # A chunk may reach past the window; no prompt does, so what it writes there is not read.
+        return tf.zeros_like(text) + tf.minimum(at + tf.range(length), window - 1)
+
+    def chunk(start: mtf.Tensor, *buffers: mtf.Tensor) -> list[mtf.Tensor]:
+        shape = [dims.batch, dims.sequence]
+        fed = _integers(lambda text, at: text[:, at : at + length], [tokens, start], shape, "chunk")
+        positions = _integers(count_up, [fed, start], shape, "positions")
+        _, written = decoder.advance(fed, positions, _unflatten(buffers))
+        return [start + length, *_flatten(written)]
+
+    start = mtf.zeros(tokens.mesh, mtf.Shape([]), tf.int32)
+    return _unflatten(mtf.while_loop(more, chunk, [start, *_flatten(caches)])[1:])
+
+
+def _next_tokens(
+    logits: mtf.Tensor, state: _State, rows: dict[str, mtf.Tensor], dims: Dimensions, usable: int
+) -> mtf.Tensor:
+    """Draws a token per row from logits [batch, sequence=1, vocab]; ids from ``usable`` on are
+    rows that only pad the embedding."""
+    whole = mtf.Dimension("candidates", dims.vocab.size)
+    logits = mtf.reshape(logits, mtf.Shape([dims.batch, whole]))
+
+    def draw_usable(values: tf.Tensor, position: tf.Tensor, *settings: tf.Tensor) -> tf.Tensor:
+        return draw(values[:, :usable], position + 1, *settings)
+
+    settings = [rows[name] for name in ("seeds", "temperature", "top_k", "top_p")]
+    return _integers(draw_usable, [logits, state.position, *settings], [dims.batch], "draw")
+
+
+def _append(state: _State, drawn: mtf.Tensor, rows: dict[str, mtf.Tensor]) -> _State:
+    """Writes the drawn tokens behind the active rows and ends rows that are done."""
+    dims = state.tokens.shape.dims
+
+    def write(text, position, active, token):
+        here = tf.equal(tf.range(dims[1].size), (position + 1)[:, tf.newaxis])
+        here = tf.logical_and(here, active[:, tf.newaxis] > 0)
+        return tf.where(here, token[:, tf.newaxis] + tf.zeros_like(text), text)
+
+    def still_active(position, active, token, ends, stop_ids):
+        open_end = tf.logical_and(position + 1 < ends, tf.not_equal(token, stop_ids))
+        return active * tf.cast(open_end, tf.int32)
+
+    tokens = _integers(write, [*state, drawn], dims, "append")
+    position = state.position + state.active
+    inputs = [position, state.active, drawn, rows["ends"], rows["stop_ids"]]
+    return _State(tokens, position, _integers(still_active, inputs, dims[:1], "active"))
+
+
+def _decode(
+    decoder: _Decoder,
+    state: _State,
+    rows: dict[str, mtf.Tensor],
+    caches: list[LayerCache],
+    usable: int,
+) -> _State:
+    """Writes one token per row and round until no row is active."""
+    dims = decoder.dims
+
+    def more(*loop_vars: mtf.Tensor) -> mtf.Tensor:
+        return mtf.greater(mtf.reduce_sum(_State(*loop_vars[:3]).active), 0)
+
+    def step(*loop_vars: mtf.Tensor) -> list[mtf.Tensor]:
+        state = _State(*loop_vars[:3])
+        shape = [dims.batch, dims.sequence]
+        fed = _integers(
+            lambda text, at: tf.gather(text, at[:, tf.newaxis], batch_dims=1),
+            [state.tokens, state.position],
+            shape,
+            "last_token",
+        )
+        positions = mtf.reshape(state.position, mtf.Shape(shape))
+        hidden, written = decoder.advance(fed, positions, _unflatten(loop_vars[3:]))
+        drawn = _next_tokens(decoder.model.logits(hidden), state, rows, dims, usable)
+        return [*_append(state, drawn, rows), *_flatten(written)]
+
+    return _State(*mtf.while_loop(more, step, [*state, *_flatten(caches)])[:3])
+
+
+def generate(
+    mesh: mtf.Mesh, config: Config, mesh_layout: MeshLayout, features: dict[str, tf.Tensor]
+) -> Generated:
+    """Continues each row of tokens.
+
+    Args:
+        mesh: to build on.
+        config: a checked config.
+        mesh_layout: how the graph will be split (batch, heads, embd, vocab and
+            intermediate_expanded may be).
+        features: see ``FEATURES``.
+    """
+    batch_size = features["tokens"].shape[0]
+    cache_length = -(-config.n_ctx // PREFILL_CHUNK) * PREFILL_CHUNK
+    dims = Dimensions.from_config(config, batch_size).with_cache(cache_length)
+    rows = {
+        name: mtf.import_tf_tensor(mesh, features[name], mtf.Shape([dims.batch]))
+        for name in FEATURES
+        if name != "tokens"
+    }
+    padded = tf.pad(features["tokens"], [[0, 0], [0, cache_length - config.n_ctx]])
+    tokens = mtf.import_tf_tensor(mesh, padded, mtf.Shape([dims.batch, dims.memory_length]))
+    caches = [empty_cache(mesh, dims, tf.float32) for _ in range(config.n_layer)]
+    # The last token of a prompt is fed by the first decoding step, which needs its logits.
+    last = mtf.import_tf_tensor(mesh, tf.reduce_max(features["lengths"]) - 1, mtf.Shape([]))
+    chunk = min(PREFILL_CHUNK, cache_length)
+    caches = _prefill(_Decoder(mesh, config, dims, mesh_layout, chunk), tokens, last, caches)
+    position = rows["lengths"] - 1
+    active = _integers(
+        lambda at, ends: tf.cast(at + 1 < ends, tf.int32), [position, rows["ends"]],
+        [dims.batch], "active",
+    )  # fmt: skip
+    usable = min(config.n_vocab, config.dataset.n_vocab) if config.dataset else config.n_vocab
+    decoder = _Decoder(mesh, config, dims, mesh_layout, 1)
+    state = _decode(decoder, _State(tokens, position, active), rows, caches, usable)
+    return Generated(state.tokens, state.position + 1)

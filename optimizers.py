@@ -1,0 +1,142 @@
+"""Gradients to updates: learning-rate schedules, clipping, Adam.
+
+Numbers follow GPT-Neo's, on which released runs rely: no bias correction in Adam, and decoupled
+weight decay on every variable whose name holds neither ``norm`` nor ``bias``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+import tensorflow as tf
+
+from configs.schema import Config
+from utils.mesh_tensorflow import mtf
+
+FINAL_FRACTION = 0.1  # of the peak rate, where the decay ends; GPT-3 paper, appendix B
+
+
+def learning_rate(config: Config, step: tf.Tensor) -> tf.Tensor:
+    """Learning rate of the update that is made when the global step is ``step``.
+
+    The decay runs from step 0 (not from the end of the warm-up) to ``lr_decay_end``; the
+    warm-up multiplies it by step / warmup_steps, so the first update has rate 0.
+
+    Args:
+        config: lr, lr_decay, lr_decay_end, train_steps, warmup_steps.
+        step: integer scalar.
+
+    Returns:
+        float32 scalar.
+    """
+    position = tf.cast(step, tf.float32)
+    rate = tf.constant(config.lr, tf.float32)
+    if config.lr_decay is not None:
+        end = float(config.lr_decay_end or config.train_steps)
+        fraction = tf.minimum(position / end, 1.0)
+        if config.lr_decay == "cosine":
+            remaining = 0.5 * (1.0 + tf.cos(math.pi * fraction))
+        else:
+            remaining = 1.0 - fraction
+        rate *= (1.0 - FINAL_FRACTION) * remaining + FINAL_FRACTION
+    if config.warmup_steps > 0:
+        rate *= tf.minimum(position / config.warmup_steps, 1.0)
+    return rate
+
+
+def decays(name: str, config: Config) -> bool:
+    """Whether weight decay applies to the variable ``name``."""
+    if not config.decay_final_norm and "/ln_f/" in name:
+        return False
+    return "norm" not in name and "bias" not in name
+
+
+class Updates(NamedTuple):
+    """What one training step does.
+
+    Attributes:
+        operations: assignments of weights and optimizer slots.
+        gradient_norm: global norm before clipping, float32 scalar.
+    """
+
+    operations: list[mtf.Operation]
+    gradient_norm: mtf.Tensor
+
+
+def global_norm(gradients: Sequence[mtf.Tensor]) -> mtf.Tensor:
+    """Square root of the sum of all squared elements, float32 scalar."""
+    return mtf.sqrt(mtf.add_n([mtf.reduce_sum(mtf.square(gradient)) for gradient in gradients]))
+
+
+def _clip_factor(norm: mtf.Tensor, clip: Optional[float]) -> mtf.Tensor:
+    """What every gradient is multiplied by (Pascanu, Mikolov and Bengio 2013)."""
+    if clip is None:
+        return mtf.constant(norm.mesh, 1.0, dtype=norm.dtype)
+    limit = mtf.constant(norm.mesh, clip, dtype=norm.dtype)
+    return limit / mtf.maximum(norm, limit)
+
+
+def build_updates(
+    loss: mtf.Tensor, variables: Sequence[mtf.Variable], rate: mtf.Tensor, config: Config
+) -> Updates:
+    """Differentiates ``loss`` and applies the optimizer.
+
+    Args:
+        loss: float32 scalar.
+        variables: to be trained; all must influence the loss.
+        rate: learning rate, float32 scalar.
+        config: optimizer settings.
+    """
+    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
+    for variable, gradient in zip(variables, gradients):
+        assert gradient is not None, f"{variable.name} does not influence the loss"
+    norm = global_norm(gradients)
+    # Weights are updated in place, while other operations of the step may still read them: no
+    # update may start before all gradients are there. The norm depends on all of them.
+    factor = mtf.depend(_clip_factor(norm, config.gradient_clipping), [norm])
+    operations: list[mtf.Operation] = []
+    for variable, gradient in zip(variables, gradients):
+        operations += adam_update(variable, gradient * factor, rate, config)
+    return Updates(operations, norm)
+
+
+def adam_update(
+    variable: mtf.Variable, gradient: mtf.Tensor, rate: mtf.Tensor, config: Config
+) -> list[mtf.Operation]:
+    """One Adam step with decoupled weight decay, without bias correction.
+
+    Args:
+        variable: any dims.
+        gradient: of the same dims, float32.
+        rate: learning rate, float32 scalar.
+        config: beta1, beta2, epsilon, weight_decay.
+
+    Returns:
+        The assignments of the variable and of its slots ``<name>/adam_m`` and ``<name>/adam_v``.
+
+    Source: Kingma and Ba 2015, algorithm 1 without the bias terms; Loshchilov and Hutter 2019
+    for the decoupled decay.
+    """
+    moments = [
+        mtf.get_variable(
+            variable.mesh,
+            f"{variable.name}/{slot}",
+            variable.shape,
+            dtype=tf.float32,
+            initializer=tf.compat.v1.zeros_initializer(),
+            trainable=False,
+        )
+        for slot in ("adam_m", "adam_v")
+    ]
+    first = config.beta1 * moments[0] + (1.0 - config.beta1) * gradient
+    second = config.beta2 * moments[1] + (1.0 - config.beta2) * mtf.square(gradient)
+    update = first / (mtf.sqrt(second) + config.epsilon)
+    if config.weight_decay and decays(variable.name, config):
+        update += config.weight_decay * variable.value
+    return [
+        mtf.assign_sub(variable, update * rate),
+        mtf.assign(moments[0], first),
+        mtf.assign(moments[1], second),
+    ]

@@ -1,0 +1,182 @@
+"""What happens around each training step: metrics, progress, the stop signals, the NaN guard."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import time
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+from utils.progress import Progress
+
+LOGGER = logging.getLogger(__name__)
+METRICS_FILE = "metrics.jsonl"
+METRIC_TENSORS = {
+    "step": "training/step:0",
+    "loss": "training/loss:0",
+    "learning_rate": "training/learning_rate:0",
+    "grad_norm": "training/grad_norm:0",
+}
+"""Names under which the training graph offers its metrics; step counts the updates made."""
+
+SessionRunHook = tf.compat.v1.train.SessionRunHook
+SessionRunArgs = tf.compat.v1.train.SessionRunArgs
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss or the gradients stopped being numbers."""
+
+
+class FiniteLossGuard(SessionRunHook):
+    """Stops a run at the first step whose loss or gradient norm is not finite.
+
+    It must run before the hook that saves checkpoints, so that no bad weights are kept.
+
+    Args:
+        last_checkpoint: returns the path of the newest checkpoint, or None.
+    """
+
+    def __init__(self, last_checkpoint: Callable[[], Optional[str]]):
+        self._last_checkpoint = last_checkpoint
+
+    def before_run(self, run_context: Any) -> Any:
+        return SessionRunArgs(METRIC_TENSORS)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        values = run_values.results
+        for key, meaning in (("loss", "loss"), ("grad_norm", "gradient norm")):
+            if not math.isfinite(values[key]):
+                raise NonFiniteLossError(
+                    f"{meaning} must be finite; got {values[key]} at step {values['step']}. "
+                    f"Last good checkpoint: {self._last_checkpoint() or 'none'}. Continue from "
+                    "there with a lower lr, a longer warm-up or stronger gradient_clipping."
+                )
+
+
+def drop_metrics_after(path: str, step: int) -> None:
+    """Removes lines of steps past ``step``: work of a killed run that is done again."""
+    if not os.path.exists(path):
+        return
+    kept, dropped = [], 0
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            try:
+                keep = json.loads(line)["step"] <= step
+            except (ValueError, KeyError, TypeError):  # a line cut short by the kill
+                keep = False
+            dropped += not keep
+            if keep:
+                kept.append(line)
+    if dropped:
+        temporary = f"{path}.tmp"
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.writelines(kept)
+        os.replace(temporary, path)
+
+
+class MetricsLog(SessionRunHook):
+    """One JSON line of metrics per interval, and the progress display.
+
+    A line holds step, loss, learning_rate, grad_norm, tokens_per_second (since the line
+    before) and epoch.
+
+    Args:
+        model_path: local folder of the run.
+        every_steps: interval; the first and the last step are logged too.
+        start_step: global step at which this process begins.
+        total_steps: where the run ends.
+        tokens_per_step: of the whole batch.
+        epoch_of_step: epochs read after so many steps; None if it is not known.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        every_steps: int,
+        start_step: int,
+        total_steps: int,
+        tokens_per_step: int,
+        epoch_of_step: Optional[Callable[[int], float]],
+    ):
+        self._path = os.path.join(model_path, METRICS_FILE)
+        self._every_steps = every_steps
+        self._start_step = start_step
+        self._total_steps = total_steps
+        self._tokens_per_step = tokens_per_step
+        self._epoch_of_step = epoch_of_step
+        self._progress = Progress(start_step, total_steps)
+
+    def begin(self) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        drop_metrics_after(self._path, self._start_step)
+        self._last_time = time.monotonic()
+        self._last_step = self._start_step
+        self._unwritten: Optional[dict[str, Any]] = None
+
+    def before_run(self, run_context: Any) -> Any:
+        return SessionRunArgs(METRIC_TENSORS)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        values = {
+            key: int(value) if key == "step" else float(value)
+            for key, value in run_values.results.items()
+        }
+        step = values["step"]
+        if step in (self._start_step + 1, self._total_steps) or step % self._every_steps == 0:
+            self._write(values)
+        else:
+            self._unwritten = values
+        self._progress.update(step, values)
+
+    def _write(self, values: dict[str, Any]) -> None:
+        now, step = time.monotonic(), values["step"]
+        elapsed = max(now - self._last_time, 1e-9)
+        values["tokens_per_second"] = round(
+            (step - self._last_step) * self._tokens_per_step / elapsed, 1
+        )
+        if self._epoch_of_step is not None:
+            values["epoch"] = round(self._epoch_of_step(step), 4)
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+        self._progress.line(values)
+        self._last_time, self._last_step, self._unwritten = now, step, None
+
+    def end(self, session: Any) -> None:
+        if self._unwritten is not None:
+            self._write(self._unwritten)
+        self._progress.close()
+
+
+class StopOnSignal(SessionRunHook):
+    """Turns SIGINT and SIGTERM into a stop after the running step, which saves a checkpoint.
+
+    A second signal ends the process at once. ``self.stopped_by`` names the signal afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.stopped_by: Optional[str] = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StopOnSignal:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, unused_frame: Any) -> None:
+        self.stopped_by = signal.Signals(number).name
+        LOGGER.info("%s: saving and stopping after this step", self.stopped_by)
+        for signal_number, handler in self._previous.items():
+            signal.signal(signal_number, handler)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if self.stopped_by is not None:
+            run_context.request_stop()

@@ -1,0 +1,57 @@
+"""Progress of a run: a bar on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Progress:
+    """Shows how far a run has come and when it will be done.
+
+    Args:
+        start: steps already made.
+        total: steps in all.
+    """
+
+    def __init__(self, start: int, total: int):
+        self._total = total
+        self._on_terminal = sys.stderr.isatty()
+        self._bar = tqdm(
+            total=total,
+            initial=start,
+            unit="step",
+            dynamic_ncols=True,
+            disable=not self._on_terminal,
+            file=sys.stderr,
+        )
+
+    def update(self, step: int, values: dict[str, Any]) -> None:
+        """Moves the bar to ``step``."""
+        self._bar.set_postfix_str(f"loss {values['loss']:.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def line(self, values: dict[str, Any]) -> None:
+        """Logs one interval; on a terminal the bar says it already."""
+        step = values["step"]
+        speed = values["tokens_per_second"]
+        parts = [
+            f"step {step}/{self._total}",
+            f"loss {values['loss']:.4f}",
+            f"lr {values['learning_rate']:.3g}",
+            f"grad norm {values['grad_norm']:.3f}",
+            f"{speed:,.0f} tokens/s",
+        ]
+        if "epoch" in values:
+            parts.append(f"epoch {values['epoch']:.2f}")
+        level = logging.DEBUG if self._on_terminal else logging.INFO
+        LOGGER.log(level, "  ".join(parts))
+
+    def close(self) -> None:
+        """Ends the bar."""
+        self._bar.close()
