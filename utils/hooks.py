@@ -60,10 +60,10 @@ class FiniteLossGuard(SessionRunHook):
 
 def drop_metrics_after(path: str, step: int) -> None:
     """Removes lines of steps past ``step``: work of a killed run that is done again."""
-    if not os.path.exists(path):
+    if not tf.io.gfile.exists(path):
         return
     kept, dropped = [], 0
-    with open(path, encoding="utf-8") as file:
+    with tf.io.gfile.GFile(path) as file:
         for line in file:
             try:
                 keep = json.loads(line)["step"] <= step
@@ -74,9 +74,9 @@ def drop_metrics_after(path: str, step: int) -> None:
                 kept.append(line)
     if dropped:
         temporary = f"{path}.tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.writelines(kept)
-        os.replace(temporary, path)
+        with tf.io.gfile.GFile(temporary, "w") as file:
+            file.write("".join(kept))
+        tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
 class MetricsLog(SessionRunHook):
@@ -86,7 +86,7 @@ class MetricsLog(SessionRunHook):
     before) and epoch.
 
     Args:
-        model_path: local folder of the run.
+        model_path: folder of the run.
         every_steps: interval; the first and the last step are logged too.
         start_step: global step at which this process begins.
         total_steps: where the run ends.
@@ -112,7 +112,7 @@ class MetricsLog(SessionRunHook):
         self._progress = Progress(start_step, total_steps)
 
     def begin(self) -> None:
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        tf.io.gfile.makedirs(os.path.dirname(self._path))
         drop_metrics_after(self._path, self._start_step)
         self._last_time = time.monotonic()
         self._last_step = self._start_step
@@ -141,7 +141,7 @@ class MetricsLog(SessionRunHook):
         )
         if self._epoch_of_step is not None:
             values["epoch"] = round(self._epoch_of_step(step), 4)
-        with open(self._path, "a", encoding="utf-8") as file:
+        with tf.io.gfile.GFile(self._path, "a") as file:
             file.write(json.dumps(values) + "\n")
         self._progress.line(values)
         self._last_time, self._last_step, self._unwritten = now, step, None
@@ -180,3 +180,23 @@ class StopOnSignal(SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if self.stopped_by is not None:
             run_context.request_stop()
+
+
+class AfterSave(tf.compat.v1.train.CheckpointSaverListener):
+    """Calls back after every checkpoint that holds new updates.
+
+    Args:
+        callback: given the path of the checkpoint.
+        model_path: folder of the run.
+        start_step: updates made before this process; the checkpoint that the saver writes
+            before its first step is not reported.
+    """
+
+    def __init__(self, callback: Callable[[str], None], model_path: str, start_step: int):
+        self._callback = callback
+        self._model_path = model_path
+        self._start_step = start_step
+
+    def after_save(self, session: Any, global_step_value: Any) -> None:
+        if int(global_step_value) > self._start_step:
+            self._callback(os.path.join(self._model_path, f"model.ckpt-{global_step_value}"))

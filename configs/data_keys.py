@@ -1,0 +1,62 @@
+"""Keys that decide what is read."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationInfo, field_validator
+
+from configs.datasets import GPT2_EOS_ID, DatasetSource, RawEntry
+from configs.fields import STRICT, key
+
+
+def _from_dataset(name: str, otherwise: int) -> Any:
+    """Returns a default factory: the id of the first dataset config, else a constant."""
+
+    def default(data: dict[str, Any]) -> int:
+        sources = data.get("datasets", ())
+        dataset = sources[0].dataset if sources else None
+        return otherwise if dataset is None else int(getattr(dataset, name))
+
+    return default
+
+
+class DataKeys(BaseModel):
+    """Training and evaluation data."""
+
+    model_config = STRICT
+
+    input_fn: Literal["sequential_input", "generic_text"] = key(
+        "`sequential_input` reads chunks one after another, `generic_text` stitches documents.",
+        "sequential_input",
+    )
+    datasets: tuple[DatasetSource, ...] = key(
+        "`[[id, stitch, mode, weight], …]`, `[id, …]` or the older "
+        "`[[train_glob, eval_glob, stitch, mode, weight], …]`; a dataset config may stand in "
+        "place of its id.",
+        (),
+    )
+    shuffle_input_filenames: bool = key("Record files are read in a seeded random order.", True)
+    eos_id: int = key(
+        "Id that ends a document.",
+        default_factory=_from_dataset("eos_id", GPT2_EOS_ID),
+        default_text="that of the dataset config; 50256 without one",
+        ge=0,
+        unit="token id",
+    )
+    padding_id: int = key(
+        "Id that fills up short sequences.",
+        default_factory=_from_dataset("padding_id", GPT2_EOS_ID),
+        default_text="that of the dataset config; 50256 without one",
+        ge=0,
+        unit="token id",
+    )
+
+    @field_validator("datasets", mode="before")
+    @classmethod
+    def _read_entries(cls, entries: Any, info: ValidationInfo) -> Any:
+        if not isinstance(entries, (list, tuple)):
+            return entries
+        input_fn = info.data.get("input_fn", "sequential_input")
+        return tuple(
+            entry if isinstance(entry, DatasetSource) else RawEntry(entry, input_fn)
+            for entry in entries
+        )

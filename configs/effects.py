@@ -1,0 +1,167 @@
+"""Warnings: what is allowed but hardly meant, above all keys without effect in this run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from configs.errors import problem
+from configs.names import CHUNKS
+from configs.schema import Config
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What some keys need to have an effect.
+
+    Attributes:
+        keys: The keys.
+        holds: Whether they have an effect in a run.
+        otherwise: Why they have none if it does not hold, after "has no effect: ".
+    """
+
+    keys: tuple[str, ...]
+    holds: Callable[[Config], bool]
+    otherwise: str
+
+
+CONDITIONS: tuple[Condition, ...] = (
+    Condition(
+        ("local_attention_radius",),
+        lambda config: "local" in config.attention_layers,
+        "no layer has local attention",
+    ),
+    Condition(
+        ("ada_epsilon1", "ada_epsilon2"),
+        lambda config: config.opt_name == "adafactor",
+        "opt_name is not adafactor",
+    ),
+    Condition(
+        ("epsilon", "beta2"), lambda config: config.opt_name == "adam", "opt_name is not adam"
+    ),
+    Condition(("decay_final_norm",), lambda config: config.weight_decay > 0, "weight_decay is 0"),
+    Condition(("lr_decay_end",), lambda config: config.lr_decay is not None, "lr_decay is null"),
+    Condition(("moe_params",), lambda config: bool(config.moe_layers), "moe_layers is empty"),
+    Condition(
+        (
+            "mlm_mask_id",
+            "mlm_cls_token_id",
+            "mlm_mask_prob",
+            "mlm_same_token_prob",
+            "mlm_random_token_prob",
+            "mlm_mask_ignore_ids",
+        ),
+        lambda config: config.mlm_training,
+        "mlm_training is false",
+    ),
+    Condition(("z_loss",), lambda config: not config.entmax_loss, "entmax_loss is true"),
+)
+
+
+def inert_keys(config: Config) -> dict[str, str]:
+    """Returns the keys without effect in this run, set or not, with the reason."""
+    return {
+        key: condition.otherwise
+        for condition in CONDITIONS
+        if not condition.holds(config)
+        for key in condition.keys
+    }
+
+
+def warnings_of(config: Config, inert: dict[str, str]) -> tuple[str, ...]:
+    """Returns the warnings of a valid config.
+
+    Args:
+        config: The config.
+        inert: The result of `inert_keys`.
+
+    Returns:
+        One line per warning, each *key: what is odd (got X); what to do*.
+    """
+    lines = [
+        problem(key, f"has no effect, {reason}", getattr(config, key), "remove it")
+        for key, reason in inert.items()
+        if key in config.model_fields_set
+    ]
+    for check in (_dataset_warnings, _layout_warnings, _padding_warnings, _predict_warnings):
+        lines.extend(check(config))
+    return tuple(lines)
+
+
+def _dataset_warnings(config: Config) -> Iterator[str]:
+    """Options of dataset entries that the input function does not read."""
+    for index, source in enumerate(config.datasets):
+        name = f"datasets[{index}]"
+        if source.ignored_mode is not None:
+            yield problem(
+                name,
+                "mode has no effect with input_fn sequential_input, which reads chunks",
+                source.ignored_mode,
+                'set "input_fn": "generic_text" if the records are documents, or the mode to null',
+            )
+        if source.stitch != 1 and source.mode == CHUNKS:
+            yield problem(
+                name,
+                "stitch has no effect, records are chunks",
+                source.stitch,
+                "set it to null",
+            )
+        if source.weight != 1.0 and len(config.datasets) == 1:
+            yield problem(
+                name,
+                "weight has no effect, there is one dataset",
+                source.weight,
+                "set it to null",
+            )
+
+
+def _layout_warnings(config: Config) -> Iterator[str]:
+    """Layout rules that split nothing, and processors that all do the same work."""
+    absent = {
+        "experts": not config.moe_layers,
+        "embed_sequence": config.rotary_emb or config.axial_pos_emb is not None,
+    }
+    for dim, axis in config.layout_rules:
+        if absent.get(dim, False):
+            yield problem(
+                "layout",
+                f"splits '{dim}', which no tensor of this model has",
+                f"{dim}:{axis}",
+                "remove it",
+            )
+    used = {axis for _, axis in config.layout_rules}
+    for axis, size in config.mesh_axes:
+        if size > 1 and axis not in used:
+            yield problem(
+                "mesh_shape",
+                f"has an axis '{axis}' that layout never uses, so {size} processors repeat the "
+                f"same work",
+                config.mesh_shape,
+                f"give a dimension to '{axis}' in layout or remove the axis",
+            )
+
+
+def _padding_warnings(config: Config) -> Iterator[str]:
+    """A padding id without a row in the embedding, as in some released configs."""
+    if config.padding_id == config.n_vocab:
+        yield problem(
+            "padding_id",
+            f"has no row in the embedding of {config.n_vocab} tokens, it is never embedded",
+            config.padding_id,
+            "set it to an id below n_vocab if the data hold padding",
+        )
+
+
+def _predict_warnings(config: Config) -> Iterator[str]:
+    """A batch of samples, written after checkpoints, that the mesh cannot split."""
+    if not config.predict_steps:
+        return
+    sizes = dict(config.mesh_axes)
+    for dim, axis in config.layout_rules:
+        size = sizes.get(axis, 1)
+        if dim == "batch" and config.predict_batch_size % size:
+            yield problem(
+                "predict_batch_size",
+                f"is no multiple of {size}, the size of mesh axis '{axis}', so prediction does "
+                f"not use this mesh as it is",
+                config.predict_batch_size,
+                f"set it to {-(-config.predict_batch_size // size) * size} to use the whole mesh",
+            )

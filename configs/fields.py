@@ -1,0 +1,49 @@
+"""How one key of the schema is declared."""
+
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+# Shared by every model of the config. No key name is reserved: `model_path` is one of ours.
+# Validators are built when first used, since most models are only parts of another one.
+STRICT = ConfigDict(
+    extra="forbid",
+    strict=True,
+    frozen=True,
+    allow_inf_nan=False,
+    protected_namespaces=(),
+    defer_build=True,
+)
+
+
+def key(
+    description: str,
+    default: Any = ...,
+    *,
+    unit: str = "",
+    default_text: str = "",
+    example: Any = None,
+    **options: Any,
+) -> Any:
+    """Declares one key.
+
+    Args:
+        description: One line of meaning, for the reference.
+        default: The default; left out for a required key or with `default_factory`.
+        unit: Unit of the value, for instance "tokens".
+        default_text: How the reference names a default that is computed or that stands for
+            something, for instance "`train_steps`".
+        example: A valid value of a required key.
+        **options: Constraints and other options of `pydantic.Field`.
+
+    Returns:
+        The pydantic field.
+    """
+    if "default_factory" not in options:
+        options["default"] = default
+    return Field(
+        description=description,
+        examples=None if example is None else [example],
+        json_schema_extra={"unit": unit, "default_text": default_text},
+        **options,
+    )

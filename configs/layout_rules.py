@@ -1,0 +1,125 @@
+"""Rules between `layout`, `mesh_shape` and the sizes of the model."""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from configs.errors import choose_from, problem
+from configs.names import DIMENSION_NAMES, MODEL_TENSORS
+from configs.schema import Config
+
+_FEED_FORWARD_FACTOR = 4
+
+# Dimension -> the key that gives its size, and the size as a multiple of that key's value.
+_SIZES: dict[str, tuple[str, int]] = {
+    "heads": ("n_head", 1),
+    "embd": ("n_embd", 1),
+    "vocab": ("n_vocab", 1),
+    "intermediate_expanded": ("n_embd", _FEED_FORWARD_FACTOR),
+    "sequence": ("n_ctx", 1),
+    "memory_length": ("n_ctx", 1),
+    "embed_sequence": ("n_ctx", 1),
+}
+
+
+def dimensions_are_known(config: Config) -> Iterator[str]:
+    """Layout names dimensions that exist, each once, and none that cannot be split."""
+    seen: set[str] = set()
+    for dim, axis in config.layout_rules:
+        if dim not in DIMENSION_NAMES:
+            remedy = choose_from(dim, DIMENSION_NAMES)
+            yield problem("layout", "names an unknown dimension", f"{dim}:{axis}", remedy)
+        elif dim in seen:
+            yield problem(
+                "layout", f"must name '{dim}' once", config.layout, "keep one of its rules"
+            )
+        elif dim == "features_per_head":
+            yield problem(
+                "layout",
+                "must not split 'features_per_head'",
+                f"{dim}:{axis}",
+                f"split heads instead, heads:{axis}",
+            )
+        seen.add(dim)
+
+
+def layout_axes_exist(config: Config) -> Iterator[str]:
+    """Layout names axes that the mesh has."""
+    axes = [name for name, _ in config.mesh_axes]
+    for dim, axis in config.layout_rules:
+        if axis not in axes:
+            yield problem(
+                "layout",
+                f"names mesh axis '{axis}', which mesh_shape {config.mesh_shape} does not have",
+                f"{dim}:{axis}",
+                f"use {' or '.join(axes)}, or add '{axis}' to mesh_shape",
+            )
+
+
+def tensors_use_an_axis_once(config: Config) -> Iterator[str]:
+    """No tensor has two dimensions on one mesh axis."""
+    rules = dict(config.layout_rules)
+    for first, second in combinations(rules, 2):
+        if rules[first] != rules[second]:
+            continue
+        tensor = next((dims for dims in MODEL_TENSORS if {first, second} <= set(dims)), None)
+        if tensor is not None:
+            axis = rules[first]
+            yield problem(
+                "layout",
+                f"must not put '{first}' and '{second}' on one mesh axis, tensor "
+                f"[{', '.join(tensor)}] has both",
+                f"{first}:{axis},{second}:{axis}",
+                "give them different axes or split one of them only",
+            )
+
+
+def _splits(config: Config) -> Iterator[tuple[str, str, int]]:
+    """Yields (dimension, mesh axis, axis size) of the rules whose axis exists."""
+    sizes = dict(config.mesh_axes)
+    for dim, axis in dict(config.layout_rules).items():
+        if axis in sizes:
+            yield dim, axis, sizes[axis]
+
+
+def _next_multiple(value: int, factor: int) -> int:
+    return -(-value // factor) * factor
+
+
+def batch_sizes_divide(config: Config) -> Iterator[str]:
+    """The batches of training and evaluation are shared equally among the processors."""
+    for dim, axis, size in _splits(config):
+        if dim != "batch":
+            continue
+        for key in ("train_batch_size", "eval_batch_size"):
+            value = getattr(config, key)
+            if value % size:
+                yield problem(
+                    key,
+                    f"must be a multiple of {size}, the size of mesh axis '{axis}' that layout "
+                    f"gives to 'batch'",
+                    value,
+                    f"set it to {_next_multiple(value, size)} or change mesh_shape",
+                )
+
+
+def sizes_divide(config: Config) -> Iterator[str]:
+    """Every split dimension is shared equally among the processors of its axis."""
+    for dim, axis, size in _splits(config):
+        if dim not in _SIZES:
+            continue
+        key, factor = _SIZES[dim]
+        value = getattr(config, key)
+        if value * factor % size == 0:
+            continue
+        if dim == "vocab":
+            remedy = f"set it to {_next_multiple(value, size)}, rows beyond the dataset are padding"
+        else:
+            remedy = f"change it, or take {dim}:{axis} out of layout"
+        times = f"times {factor} " if factor > 1 else ""
+        yield problem(
+            key,
+            f"{times}must be a multiple of {size}, the size of mesh axis '{axis}' that layout "
+            f"gives to '{dim}'",
+            value,
+            remedy,
+        )

@@ -1,0 +1,132 @@
+"""Keys that decide what the network is and how it is split."""
+
+from typing import Annotated, Any, Literal, Optional
+
+from pydantic import BaseModel, Field, field_validator
+
+from configs.errors import choose_from, shown
+from configs.fields import STRICT, key
+from configs.layout import parse_layout, parse_mesh_shape
+from configs.names import ACTIVATIONS
+
+AttentionBlock = tuple[tuple[str, ...], Annotated[int, Field(gt=0)]]
+
+
+class SizeKeys(BaseModel):
+    """Sizes of the network."""
+
+    model_config = STRICT
+
+    model: Literal["GPT", "GPT2"] = key("Architecture; both names mean the same.", "GPT")
+    n_layer: int = key("Number of blocks.", gt=0, example=12, unit="layers")
+    n_embd: int = key(
+        "Width of the residual stream; a multiple of `n_head`.", gt=0, example=768, unit="features"
+    )
+    n_head: int = key("Number of attention heads.", gt=0, example=12, unit="heads")
+    n_ctx: int = key("Length of the context window.", 2048, gt=0, unit="tokens")
+    n_vocab: int = key(
+        "Rows of the token embedding; at least the vocabulary of the datasets.",
+        gt=0,
+        example=50257,
+        unit="tokens",
+        default_text="`n_vocab` of the dataset config; required without one",
+    )
+
+
+class ArchitectureKeys(BaseModel):
+    """Choices inside the network."""
+
+    model_config = STRICT
+
+    attention_types: Optional[tuple[AttentionBlock, ...]] = key(
+        'Attention of each layer, `[[["global", "local"], 6]]`: the names repeated 6 times. '
+        "Names: `global`, `local`, `linear`, `none`.",
+        None,
+        default_text="all global",
+    )
+    local_attention_radius: int = key(
+        "Keys that a query of a local layer sees, itself included.", 256, gt=0, unit="tokens"
+    )
+    activation_function: str = key("Activation of the feed-forward layers.", "gelu")
+    embed_dropout: float = key(
+        "Dropout after the embedding, training only.", 0.0, ge=0, lt=1, unit="probability"
+    )
+    attn_dropout: float = key(
+        "Dropout of attention weights, training only.", 0.0, ge=0, lt=1, unit="probability"
+    )
+    res_dropout: float = key(
+        "Dropout before each residual addition, training only.",
+        0.0,
+        ge=0,
+        lt=1,
+        unit="probability",
+    )
+    scale_by_depth: bool = key(
+        "Initial residual projections are scaled by 1/sqrt(`n_layer`).", False
+    )
+    scale_by_in: bool = key("Initial dense kernels are scaled by 1/sqrt(inputs).", False)
+    axial_pos_emb: Optional[tuple[int, int]] = key(
+        "Axial positions `[a, b]`, with a·b = `n_ctx`, in place of learned absolute ones.",
+        None,
+        unit="positions",
+    )
+    rotary_emb: bool = key("Rotary positions in place of learned absolute ones.", False)
+    no_weight_tie: bool = key(
+        "An output layer of its own in place of the transposed token embedding.", False
+    )
+    mlp_glu: bool = key("Gated feed-forward layers.", False)
+    scalenorm: bool = key("ScaleNorm in place of layer norm.", False)
+    rezero: bool = key("Residual branches start at zero, by a learned gain.", False)
+    macaron: bool = key("Half a feed-forward layer before and after attention.", False)
+    share_parameters: bool = key("All blocks share one set of weights.", False)
+    num_mem_kv: int = key(
+        "Learned keys and values that every position sees.", 0, ge=0, unit="positions"
+    )
+    moe_layers: tuple[Annotated[int, Field(ge=0)], ...] = key(
+        "Layers (from 0) with a mixture of experts as their feed-forward layer.", ()
+    )
+    moe_params: dict[str, Any] = key("Options of the mixture of experts.", default_factory=dict)
+
+    @field_validator("activation_function")
+    @classmethod
+    def _known_activation(cls, name: str) -> str:
+        if name not in ACTIVATIONS:
+            remedy = choose_from(name, ACTIVATIONS)
+            raise ValueError(f"is not a known activation (got {shown(name)}); {remedy}")
+        return name
+
+
+class ParallelKeys(BaseModel):
+    """How the work is split, and in which precision it is done."""
+
+    model_config = STRICT
+
+    mesh_shape: str = key(
+        "Mesh of processors, `x:128,y:2`: axis names and sizes; the product is their number.",
+        "x:1",
+    )
+    layout: str = key(
+        "Which tensor dimension is split over which mesh axis, `batch:x,heads:y`.", "batch:x"
+    )
+    precision: Literal["float32", "bfloat16"] = key("Number format of activations.", "float32")
+    tokens_per_mb_per_replica: Optional[int] = key(
+        "Microbatching: tokens of one microbatch on one replica; null = no microbatches.",
+        None,
+        gt=0,
+        unit="tokens",
+    )
+    recompute_grad: bool = key(
+        "Blocks are recomputed in the backward pass: less memory, more time.", False
+    )
+
+    @field_validator("mesh_shape")
+    @classmethod
+    def _mesh_shape_is_readable(cls, text: str) -> str:
+        parse_mesh_shape(text)
+        return text
+
+    @field_validator("layout")
+    @classmethod
+    def _layout_is_readable(cls, text: str) -> str:
+        parse_layout(text)
+        return text

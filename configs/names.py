@@ -1,0 +1,99 @@
+"""The closed vocabularies of the config: what a name in a JSON file may be."""
+
+# The language of `layout` in users' configs; frozen.
+DIMENSION_NAMES: tuple[str, ...] = (
+    "batch",
+    "sequence",
+    "memory_length",
+    "embd",
+    "heads",
+    "features_per_head",
+    "vocab",
+    "intermediate_expanded",
+    "embed_sequence",
+    "experts",
+)
+
+ATTENTION_TYPES: tuple[str, ...] = ("global", "local", "linear", "none")
+
+ACTIVATIONS: tuple[str, ...] = (
+    "gelu",
+    "gelu_exact",
+    "relu",
+    "relu6",
+    "squared_relu",
+    "leaky_relu",
+    "elu",
+    "selu",
+    "celu",
+    "silu",
+    "swish",
+    "mish",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "softsign",
+    "hard_sigmoid",
+    "hard_swish",
+    "hard_tanh",
+    "hardshrink",
+    "softshrink",
+    "tanhshrink",
+    "log_sigmoid",
+    "sin",
+    "cos",
+    "sinc",
+    "exp",
+    "gaussian",
+    "arctan",
+    "arcsinh",
+    "bent_identity",
+    "elish",
+    "elliotsig",
+    "cosid",
+    "tanhexp",
+    "lisht",
+    "phish",
+    "serf",
+    "cube",
+    "square",
+    "identity",
+    "abs",
+)
+
+# How documents become windows of n_ctx + 1 ids; "chunks" records are windows already.
+CHUNKS = "chunks"
+DOCUMENT_MODES: tuple[str, ...] = ("documents_fixed", "documents_random")
+DOCUMENT_MODE_ALIASES: dict[str, str] = {"random_sample": "documents_random"}
+
+# Older or alternative spelling -> key of the schema.
+KEY_ALIASES: dict[str, str] = {
+    "n_heads": "n_head",
+    "n_layers": "n_layer",
+    "activation_fn": "activation_function",
+}
+
+# Keys that look right but live elsewhere, with what to do instead.
+MOVED_KEYS: dict[str, str] = {
+    "steps_per_checkpoint": "remove it and pass --steps_per_checkpoint",
+    "dataset_ids": "list the ids under 'datasets'",
+    "dataset_configs": "list the dataset ids, or the objects themselves, under 'datasets'",
+    "causal": "remove it: a model is causal unless 'mlm_training' is true",
+}
+
+# Tensors of the model by their dimensions. Two dimensions of one tensor cannot be split over
+# the same mesh axis. Mixture-of-experts activations switch to an unsplit batch before they are
+# dispatched, so `batch` and `experts` may share an axis and no tensor here holds both.
+MODEL_TENSORS: tuple[tuple[str, ...], ...] = (
+    ("batch", "sequence", "embd"),
+    ("batch", "sequence", "heads", "features_per_head"),
+    ("batch", "memory_length", "heads", "features_per_head"),
+    ("batch", "heads", "sequence", "memory_length"),
+    ("embd", "heads", "features_per_head"),
+    ("embd", "intermediate_expanded"),
+    ("batch", "sequence", "intermediate_expanded"),
+    ("vocab", "embd"),
+    ("batch", "sequence", "vocab"),
+    ("embed_sequence", "embd"),
+    ("experts", "embd", "intermediate_expanded"),
+)

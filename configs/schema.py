@@ -1,0 +1,188 @@
+"""The typed config: every key, and what follows from the keys."""
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from pydantic import BaseModel, PrivateAttr, model_validator
+
+from configs.data_keys import DataKeys
+from configs.datasets import DatasetConfig, DatasetSource, entry_from_source
+from configs.layout import parse_layout, parse_mesh_shape
+from configs.model_keys import ArchitectureKeys, ParallelKeys, SizeKeys
+from configs.names import KEY_ALIASES
+from configs.training_keys import LossKeys, OptimizerKeys, RunKeys, SamplingKeys
+
+# In the order of the reference.
+SECTIONS: tuple[type[BaseModel], ...] = (
+    RunKeys,
+    DataKeys,
+    SizeKeys,
+    ArchitectureKeys,
+    ParallelKeys,
+    OptimizerKeys,
+    LossKeys,
+    SamplingKeys,
+)
+
+# Keys of optional features, which configs switch off with `false`, `[]` or 0 as well as null.
+_SWITCHED_OFF_LOOSELY = frozenset(
+    {
+        "axial_pos_emb",
+        "entmax_loss",
+        "eval_tasks",
+        "log_grads",
+        "macaron",
+        "mlm_training",
+        "mlp_glu",
+        "moe_layers",
+        "moe_params",
+        "no_weight_tie",
+        "num_mem_kv",
+        "recompute_grad",
+        "rezero",
+        "rotary_emb",
+        "scalenorm",
+        "share_parameters",
+        "tokens_per_mb_per_replica",
+    }
+)
+
+
+def canonical_key(name: str) -> str:
+    """Returns the key that a spelling stands for; an unknown name stands for itself."""
+    return KEY_ALIASES.get(name, name)
+
+
+def _is_off(name: str, value: Any) -> bool:
+    """Returns whether a value says "as if the key were absent"; unknown keys never do."""
+    if name in _SWITCHED_OFF_LOOSELY:
+        return not value
+    return value is None and name in Config.model_fields
+
+
+def _freeze(value: Any) -> Any:
+    """Turns JSON arrays into tuples, at any depth."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_freeze(item) for item in value)
+    return value
+
+
+# Pydantic orders inherited fields from the last base to the first; a default that is computed
+# from another key needs that key before it (lr_decay_end after train_steps).
+class Config(
+    SamplingKeys,
+    LossKeys,
+    OptimizerKeys,
+    ParallelKeys,
+    ArchitectureKeys,
+    SizeKeys,
+    DataKeys,
+    RunKeys,
+):
+    """One run: a flat JSON file in GPT-Neo's keys, validated and frozen.
+
+    Attribute names are the JSON keys. Build one with `configs.load.load_config` or
+    `configs.load.parse_config`, which also check the rules between keys.
+    """
+
+    _warnings: tuple[str, ...] = PrivateAttr(default=())
+    _inert_keys: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _normalize(cls, data: Any) -> Any:
+        """Drops keys that are off, freezes arrays, takes a missing `n_vocab` from the data."""
+        if not isinstance(data, Mapping):
+            return data
+        values = {name: _freeze(value) for name, value in data.items() if not _is_off(name, value)}
+        if "n_vocab" not in values:
+            n_vocab = _first_dataset_vocabulary(values.get("datasets"))
+            if n_vocab is not None:
+                values["n_vocab"] = n_vocab
+        return values
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed but hardly meant, one line each, for instance keys without effect."""
+        return self._warnings
+
+    def attach_findings(self, warnings: tuple[str, ...], inert: frozenset[str]) -> None:
+        """Stores what the check of the whole config found; called once, by the loader.
+
+        Args:
+            warnings: Lines for `warnings`.
+            inert: Keys without effect in this run.
+        """
+        self._warnings = warnings
+        self._inert_keys = inert
+
+    @property
+    def attention_layers(self) -> tuple[str, ...]:
+        """Attention type of each layer, `n_layer` names out of global, local, linear, none."""
+        if self.attention_types is None:
+            return ("global",) * self.n_layer
+        return tuple(name for names, count in self.attention_types for name in names * count)
+
+    @property
+    def head_dim(self) -> int:
+        """Features of one attention head."""
+        return self.n_embd // self.n_head
+
+    @property
+    def mesh_axes(self) -> tuple[tuple[str, int], ...]:
+        """(axis name, number of processors along it) of the mesh, in order."""
+        return parse_mesh_shape(self.mesh_shape)
+
+    @property
+    def mesh_size(self) -> int:
+        """Number of processors."""
+        size = 1
+        for _, axis_size in self.mesh_axes:
+            size *= axis_size
+        return size
+
+    @property
+    def layout_rules(self) -> tuple[tuple[str, str], ...]:
+        """(dimension name, mesh axis name) of the layout, in order."""
+        return parse_layout(self.layout)
+
+    @property
+    def tied_embeddings(self) -> bool:
+        """Whether the output layer is the transposed token embedding."""
+        return not self.no_weight_tie
+
+    @property
+    def sources(self) -> tuple[DatasetSource, ...]:
+        """The resolved datasets, in order."""
+        return self.datasets
+
+    @property
+    def dataset(self) -> Optional[DatasetConfig]:
+        """Config of the first dataset that has one; all agree on tokenizer and vocabulary."""
+        return next((item.dataset for item in self.datasets if item.dataset is not None), None)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Returns the resolved config: flat JSON values that load again from any folder.
+
+        Defaults are filled in and dataset configs stand in place of their ids. Only defaults of
+        keys without effect in this run are left out, so that loading the result warns exactly
+        as loading the original did.
+        """
+        values = self.model_dump(mode="json")
+        values["datasets"] = [entry_from_source(source) for source in self.datasets]
+        left_out = self._inert_keys - self.model_fields_set
+        return {name: value for name, value in values.items() if name not in left_out}
+
+
+def _first_dataset_vocabulary(entries: Any) -> Optional[int]:
+    """Returns `n_vocab` of the first inline dataset config in raw entries, or None."""
+    for entry in entries if isinstance(entries, tuple) else ():
+        head = entry[0] if isinstance(entry, tuple) and entry else entry
+        if isinstance(head, DatasetSource):
+            head = head.dataset
+        if isinstance(head, DatasetConfig):
+            return head.n_vocab
+        if isinstance(head, Mapping):
+            n_vocab = head.get("n_vocab")
+            return n_vocab if type(n_vocab) is int and n_vocab > 0 else None
+    return None

@@ -1,0 +1,145 @@
+"""Keys that decide how a run goes: schedule, optimizer, losses, steps, sampling."""
+
+from typing import Any, Literal, Optional
+
+from pydantic import BaseModel, field_validator
+
+from configs.errors import shown
+from configs.fields import STRICT, key
+
+_TENTH_OF_VOCABULARY = -2
+
+
+class RunKeys(BaseModel):
+    """Where a run lives and how long it goes."""
+
+    model_config = STRICT
+
+    model_path: str = key(
+        "Folder of the run, local or `gs://`: checkpoints, summaries, resolved config.",
+        min_length=1,
+        example="runs/my_run",
+    )
+    train_steps: int = key("Updates in all.", gt=0, example=100000, unit="steps")
+    train_batch_size: int = key("Global batch of one update.", gt=0, example=256, unit="sequences")
+    eval_batch_size: int = key(
+        "Global batch of evaluation.",
+        default_factory=lambda data: data.get("train_batch_size", 1),
+        default_text="`train_batch_size`",
+        gt=0,
+        unit="sequences",
+    )
+    predict_batch_size: int = key("Global batch of generation.", 1, gt=0, unit="sequences")
+    eval_steps: int = key(
+        "Batches evaluated after every checkpoint; 0 = no evaluation.", 0, ge=0, unit="batches"
+    )
+    predict_steps: int = key(
+        "Batches of samples written after every checkpoint; 0 = none.", 0, ge=0, unit="batches"
+    )
+    eval_tasks: tuple[str, ...] = key('Tasks scored after every checkpoint, `["lambada"]`.', ())
+    iterations: int = key(
+        "Steps per device loop; at most `--steps_per_checkpoint`.",
+        500,
+        gt=0,
+        unit="steps",
+        default_text="500, or `--steps_per_checkpoint` if that is less",
+    )
+    log_every_steps: int = key("Interval of log lines and metrics.", 10, gt=0, unit="steps")
+    max_to_keep: int = key("Newest checkpoints that are kept.", 5, gt=0, unit="checkpoints")
+    seed: int = key("Seed of initial weights, data order and dropout.", 0, ge=0, lt=2**31)
+
+
+class OptimizerKeys(BaseModel):
+    """Optimizer and learning rate."""
+
+    model_config = STRICT
+
+    opt_name: Literal["adam", "adafactor"] = key("Optimizer.", "adam")
+    lr: float = key("Peak learning rate.", 1e-4, gt=0)
+    warmup_steps: int = key("Linear rise of the learning rate from 0.", 0, ge=0, unit="steps")
+    lr_decay: Optional[Literal["cosine", "linear"]] = key(
+        "Shape of the decay to 10 % of `lr`; null = constant.", None
+    )
+    lr_decay_end: int = key(
+        "Step at which the decay has ended, counted from step 0.",
+        default_factory=lambda data: data.get("train_steps", 1),
+        default_text="`train_steps`",
+        gt=0,
+        unit="steps",
+    )
+    beta1: float = key("Decay of Adam's first moment.", 0.9, ge=0, lt=1)
+    beta2: float = key("Decay of Adam's second moment.", 0.999, ge=0, lt=1)
+    epsilon: float = key("Adam's term added to the root of the second moment.", 1e-8, gt=0)
+    ada_epsilon1: float = key("Adafactor's term added to squared gradients.", 1e-30, gt=0)
+    ada_epsilon2: float = key("Adafactor's least scale of a variable.", 1e-3, gt=0)
+    weight_decay: float = key(
+        "Decoupled decay, times the learning rate; spares variables named `norm` or `bias`.",
+        0.0,
+        ge=0,
+    )
+    decay_final_norm: bool = key(
+        "Whether weight decay reaches the final norm (`ln_f`), as in GPT-Neo.", True
+    )
+    gradient_clipping: Optional[float] = key(
+        "Largest global norm of the gradients; null = no clipping.", None, gt=0
+    )
+    log_grads: bool = key("Summaries of every gradient norm.", False)
+
+
+class LossKeys(BaseModel):
+    """Training loss."""
+
+    model_config = STRICT
+
+    z_loss: float = key("Weight of the squared log of the softmax denominator.", 1e-4, ge=0)
+    entmax_loss: bool = key("Entmax (1.3) loss in place of softmax cross entropy.", False)
+    mlm_training: bool = key("Masked language modelling, not causal.", False)
+    mlm_mask_id: Optional[int] = key("Id of the mask token.", None, ge=0, unit="token id")
+    mlm_cls_token_id: Optional[int] = key(
+        "Id put first in every sequence; null = none.", None, ge=0, unit="token id"
+    )
+    mlm_mask_prob: float = key(
+        "Share of positions that are predicted.", 0.15, gt=0, le=1, unit="probability"
+    )
+    mlm_same_token_prob: float = key(
+        "Share of those that keep their token.", 0.10, ge=0, le=1, unit="probability"
+    )
+    mlm_random_token_prob: float = key(
+        "Share of those that get a random token.", 0.10, ge=0, le=1, unit="probability"
+    )
+    mlm_mask_ignore_ids: tuple[int, ...] = key("Ids that are never masked.", (), unit="token ids")
+
+
+class SamplingKeys(BaseModel):
+    """Generation; the flags of the same names win over these keys."""
+
+    model_config = STRICT
+
+    predict_max_steps: Optional[int] = key(
+        "New tokens per sample; null = up to the end of the window.", None, gt=0, unit="tokens"
+    )
+    temperature: float = key("Divisor of the logits; 0 = most likely token.", 0.9, ge=0)
+    top_k: Optional[int] = key(
+        "Sample among the k most likely tokens; null = all, -2 = a tenth of the vocabulary.",
+        None,
+        ge=_TENTH_OF_VOCABULARY,
+        unit="tokens",
+    )
+    top_p: float = key(
+        "Nucleus sampling: least total probability of the tokens sampled among; 1 = all.",
+        1.0,
+        gt=0,
+        le=1,
+        unit="probability",
+    )
+    remove_partial_sequences: bool = key("Leave the prompt out of the samples.", False)
+
+    @field_validator("top_k")
+    @classmethod
+    def _top_k_counts(cls, value: Any) -> Any:
+        if value in (-1, 0):
+            raise ValueError(
+                f"must be at least 1, or -2 for a tenth of the vocabulary (got {shown(value)}); "
+                f"set it to null to sample among all tokens"
+            )
+        return value

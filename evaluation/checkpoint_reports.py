@@ -1,0 +1,73 @@
+"""Evaluation and samples at every checkpoint of a training run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from configs.schema import Config
+from evaluation.dataset_loss import DatasetLoss, append_scores
+from model_fns import Placement
+from serving.engine import Engine, Sampling
+from serving.samples import sample_texts, tokenizer_of, write_predictions
+from utils.devices import Fit, place_inference
+
+LOGGER = logging.getLogger(__name__)
+
+
+def _placement(fit: Fit) -> Placement:
+    for notice in fit.notices:
+        LOGGER.warning(notice)
+    return Placement(fit.mesh_layout, fit.devices)
+
+
+class CheckpointReports:
+    """What ``eval_steps`` and ``predict_steps`` ask for.
+
+    Training pauses while a report is made; its own graph and session stay as they are. The
+    graphs of evaluation and generation are built once, here, so that a mistake in the data or
+    the prompt shows before training begins.
+
+    Args:
+        config: a checked config.
+        devices: named by the user; empty for the CPU.
+        run_id: part of the result files' names.
+        prompt: continued at every checkpoint.
+    """
+
+    def __init__(self, config: Config, devices: Sequence[str], run_id: str, prompt: str):
+        self._config = config
+        self._run_id = run_id
+        self._prompt = prompt
+        self._reports: list[Any] = []
+        if config.eval_steps:
+            fit = place_inference(config, devices, config.eval_batch_size, "eval_batch_size")
+            self._evaluation = DatasetLoss(config, _placement(fit), config.eval_steps)
+            self._reports.append(self._evaluate)
+        if config.predict_steps:
+            batch_size = config.predict_batch_size
+            fit = place_inference(config, devices, batch_size, "predict_batch_size")
+            self._tokenizer = tokenizer_of(config)
+            self._engine = Engine(config, _placement(fit), batch_size)
+            self._reports.append(self._sample)
+
+    def report(self, checkpoint: str) -> None:
+        """Evaluates and samples from ``checkpoint``."""
+        for report in self._reports:
+            report(checkpoint)
+
+    def _evaluate(self, checkpoint: str) -> None:
+        scores = self._evaluation.evaluate(checkpoint)
+        append_scores(self._config, self._run_id, scores)
+        LOGGER.info("evaluation %s", json.dumps(scores))
+
+    def _sample(self, checkpoint: str) -> None:
+        self._engine.load(checkpoint)
+        samples = self._config.predict_steps * self._config.predict_batch_size
+        sampling = Sampling.from_config(self._config)
+        texts = sample_texts(self._engine, self._tokenizer, self._prompt, sampling, samples)
+        path = write_predictions(self._config, self._run_id, self._engine.step, texts)
+        LOGGER.info("samples in %s", os.path.relpath(path) if os.path.exists(path) else path)

@@ -1,0 +1,1 @@
+"""Looking before running: dry run and dataset check."""

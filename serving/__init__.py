@@ -1,0 +1,1 @@
+"""Text from a trained model: the one engine that generates."""

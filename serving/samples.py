@@ -1,0 +1,92 @@
+"""Samples of one prompt as text."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+import tensorflow as tf
+
+from configs.schema import Config
+from data.tokenizers import Tokenizer, load_tokenizer
+from serving.engine import Engine, Sampling
+
+DEFAULT_PROMPT = (
+    "The night train had been standing at the little mountain station for an hour when the "
+    "conductor finally came through the cars and told us what was on the line."
+)
+SEPARATOR = "=" * 20
+
+
+def tokenizer_of(config: Config) -> Tokenizer:
+    """The tokenizer of the config's dataset, GPT-2's when it names none.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
+    dataset = config.dataset
+    if dataset is None:
+        return load_tokenizer()
+    return load_tokenizer(dataset.tokenizer_path, dataset.tokenizer_is_pretrained)
+
+
+def read_prompt(path: Optional[str], standard_input: Optional[str] = None) -> str:
+    """The prompt of a file, of standard input (``-``), or the built-in one (None).
+
+    The newline that editors put at the end of a file is not part of the prompt.
+
+    Raises:
+        ValueError: the file cannot be read as UTF-8.
+    """
+    if path is None:
+        return DEFAULT_PROMPT
+    if path == "-":
+        assert standard_input is not None
+        text = standard_input
+    else:
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"--prompt must be a readable UTF-8 text file; got {path} ({error}). Name a "
+                "file, or - for standard input."
+            ) from error
+    return text[:-1] if text.endswith("\n") else text
+
+
+def sample_texts(
+    engine: Engine, tokenizer: Tokenizer, prompt: str, sampling: Sampling, samples: int
+) -> list[str]:
+    """Continues ``prompt`` ``samples`` times.
+
+    Returns:
+        Texts; each begins with the prompt unless the config's remove_partial_sequences is set.
+    """
+    [completions] = engine.generate([tokenizer.encode(prompt)], sampling, samples)
+    texts = []
+    for completion in completions:
+        continuation = tokenizer.decode(completion.continuation)
+        if engine.config.remove_partial_sequences:
+            texts.append(continuation)
+        else:
+            texts.append(tokenizer.decode(completion.prompt + completion.continuation))
+    return texts
+
+
+def format_samples(texts: list[str]) -> str:
+    """One text as it is; several under numbered headings."""
+    if len(texts) == 1:
+        return texts[0] + "\n"
+    return "".join(
+        f"{SEPARATOR} sample {number} {SEPARATOR}\n{text}\n"
+        for number, text in enumerate(texts, start=1)
+    )
+
+
+def write_predictions(config: Config, run_id: str, step: int, texts: list[str]) -> str:
+    """Writes ``model_path/predictions_<run_id>_<step>.txt`` and returns its path."""
+    path = os.path.join(config.model_path, f"predictions_{run_id}_{step}.txt")
+    with tf.io.gfile.GFile(path, "w") as file:
+        file.write(format_samples(texts))
+    return path

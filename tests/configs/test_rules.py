@@ -1,0 +1,387 @@
+"""Every rule between keys, every unbuilt feature, every warning, with its text."""
+
+import pytest
+
+from configs.errors import ConfigError
+from configs.load import parse_config
+from configs.names import DIMENSION_NAMES
+from configs.rules import RULES
+from configs.schema import Config
+from configs.support import UNBUILT_FEATURES
+
+DATASET = {
+    "id": "words",
+    "n_vocab": 105,
+    "path": "train_*",
+    "eval_path": "eval_*",
+    "tokenizer_is_pretrained": False,
+    "tokenizer_path": "words.json",
+    "eos_id": 1,
+    "padding_id": 0,
+}
+VALID = {
+    "model_path": "runs/rules",
+    "n_layer": 3,
+    "n_embd": 30,
+    "n_head": 5,
+    "n_ctx": 14,
+    "n_vocab": 105,
+    "train_batch_size": 22,
+    "train_steps": 13,
+    "datasets": [DATASET],
+}
+
+
+def problems(**changes):
+    with pytest.raises(ConfigError) as caught:
+        parse_config(VALID | changes)
+    return caught.value.problems
+
+
+def warnings(**changes):
+    return list(parse_config(VALID | changes).warnings)
+
+
+def test_the_base_config_is_clean():
+    assert parse_config(VALID).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"n_embd": 32},
+            "n_embd: must be a multiple of n_head 5 (got 32); set it to 30 or 35, or change n_head",
+        ),
+        (
+            {"attention_types": [[["global", "lokal", "none"], 1]]},
+            'attention_types: names an unknown attention type (got "lokal"); did you mean '
+            "'local'?",
+        ),
+        (
+            {"attention_types": [[["global", "local"], 2]]},
+            "attention_types: must expand to n_layer = 3 layers and expands to 4 "
+            '(got [[["global", "local"], 2]]); make the names times the repetitions add up to 3',
+        ),
+        (
+            {"train_steps": 13, "warmup_steps": 14},
+            "warmup_steps: must be at most train_steps 13 (got 14); lower it or train longer",
+        ),
+        (
+            {"lr_decay": "linear", "warmup_steps": 5, "lr_decay_end": 4},
+            "lr_decay_end: must be at least warmup_steps 5 (got 4); "
+            "raise it or shorten the warm-up",
+        ),
+        (
+            {"n_vocab": 104},
+            "n_vocab: must be at least 105, the n_vocab of dataset 'words' (got 104); "
+            "set it to 105 or more",
+        ),
+        (
+            {"datasets": [], "eos_id": 105, "padding_id": 105},
+            "eos_id: must be below n_vocab 105 (got 105); change it or raise n_vocab",
+        ),
+        (
+            {"datasets": [], "eos_id": 0, "padding_id": 106},
+            "padding_id: must be below n_vocab 105 (got 106); change it or raise n_vocab",
+        ),
+        (
+            {"eos_id": 7},
+            "eos_id: must be 1, as in the dataset config (got 7); remove it or change one",
+        ),
+        (
+            {"datasets": [DATASET, DATASET | {"tokenizer_path": "other.json"}]},
+            "datasets[1].tokenizer_path: must be 'words.json' as in the first dataset "
+            '(got "other.json"); tokenize all datasets with one tokenizer',
+        ),
+        (
+            {"datasets": [DATASET | {"eval_path": ""}], "eval_steps": 2},
+            "eval_steps: must be 0 when no dataset has an eval_path (got 2); "
+            "add eval_path to the dataset config or set it to 0",
+        ),
+        (
+            {"top_k": 0},
+            "top_k: must be at least 1, or -2 for a tenth of the vocabulary (got 0); "
+            "set it to null to sample among all tokens",
+        ),
+        (
+            {"mesh_shape": "x:0"},
+            "mesh_shape: must give axis 'x' a size of at least 1 (got \"x:0\"); "
+            "write a whole number after the colon",
+        ),
+        (
+            {"mesh_shape": "x:1,x:2"},
+            "mesh_shape: must name each axis once, 'x' is there twice (got \"x:1,x:2\"); "
+            "rename or remove one of them",
+        ),
+        (
+            {"layout": "batch"},
+            'layout: must be a list of pairs like batch:x,heads:y (got "batch"); '
+            'write "batch" as one name, a colon and one value',
+        ),
+        (
+            {"layout": "batch:x,batch:x"},
+            "layout: must name 'batch' once (got \"batch:x,batch:x\"); keep one of its rules",
+        ),
+        (
+            {"layout": "batch:z"},
+            "layout: names mesh axis 'z', which mesh_shape x:1 does not have (got \"batch:z\"); "
+            "use x, or add 'z' to mesh_shape",
+        ),
+        (
+            {"layout": "head:x"},
+            "layout: names an unknown dimension (got \"head:x\"); did you mean 'heads'?",
+        ),
+        (
+            {"layout": "features_per_head:x"},
+            "layout: must not split 'features_per_head' (got \"features_per_head:x\"); "
+            "split heads instead, heads:x",
+        ),
+        (
+            {"layout": "embd:x,heads:x"},
+            "layout: must not put 'embd' and 'heads' on one mesh axis, tensor "
+            '[embd, heads, features_per_head] has both (got "embd:x,heads:x"); '
+            "give them different axes or split one of them only",
+        ),
+        (
+            {"layout": "vocab:x,batch:x"},
+            "layout: must not put 'vocab' and 'batch' on one mesh axis, tensor "
+            '[batch, sequence, vocab] has both (got "vocab:x,batch:x"); '
+            "give them different axes or split one of them only",
+        ),
+        (
+            {"mesh_shape": "x:4", "layout": "batch:x", "eval_batch_size": 8},
+            "train_batch_size: must be a multiple of 4, the size of mesh axis 'x' that layout "
+            "gives to 'batch' (got 22); set it to 24 or change mesh_shape",
+        ),
+        (
+            {"mesh_shape": "x:2", "layout": "batch:x", "eval_batch_size": 9},
+            "eval_batch_size: must be a multiple of 2, the size of mesh axis 'x' that layout "
+            "gives to 'batch' (got 9); set it to 10 or change mesh_shape",
+        ),
+        (
+            {"mesh_shape": "x:2", "layout": "heads:x"},
+            "n_head: must be a multiple of 2, the size of mesh axis 'x' that layout gives to "
+            "'heads' (got 5); change it, or take heads:x out of layout",
+        ),
+        (
+            {"mesh_shape": "x:7", "layout": "intermediate_expanded:x"},
+            "n_embd: times 4 must be a multiple of 7, the size of mesh axis 'x' that layout "
+            "gives to 'intermediate_expanded' (got 30); change it, or take "
+            "intermediate_expanded:x out of layout",
+        ),
+        (
+            {"mesh_shape": "x:3", "layout": "memory_length:x"},
+            "n_ctx: must be a multiple of 3, the size of mesh axis 'x' that layout gives to "
+            "'memory_length' (got 14); change it, or take memory_length:x out of layout",
+        ),
+        (
+            {"mesh_shape": "x:4", "layout": "vocab:x"},
+            "n_vocab: must be a multiple of 4, the size of mesh axis 'x' that layout gives to "
+            "'vocab' (got 105); set it to 108, rows beyond the dataset are padding",
+        ),
+    ],
+)
+def test_rules(changes, expected):
+    assert problems(**changes) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"axial_pos_emb": [2, 8]},
+            "axial_pos_emb: must be two sizes whose product is n_ctx 14, and theirs is 16 "
+            "(got [2, 8]); change one of them or n_ctx",
+        ),
+        (
+            {"axial_pos_emb": [2, 7], "rotary_emb": True},
+            "axial_pos_emb: must not be combined with rotary_emb (got [2, 7]); "
+            "remove one of the two",
+        ),
+        (
+            {"rotary_emb": True, "n_embd": 35},
+            "rotary_emb: needs an even head size, and n_embd / n_head is 7 (got true); "
+            "change n_embd or n_head",
+        ),
+        (
+            {"moe_layers": [1, 3]},
+            "moe_layers: must name layers below n_layer 3 (got [3]); use 0 to 2",
+        ),
+        (
+            {"mlm_training": True},
+            "mlm_mask_id: is required with mlm_training (got null); add the id of the mask token",
+        ),
+        (
+            {
+                "mlm_training": True,
+                "mlm_mask_id": 2,
+                "mlm_same_token_prob": 0.75,
+                "mlm_random_token_prob": 0.5,
+            },
+            "mlm_same_token_prob: plus mlm_random_token_prob must be at most 1 (got 1.25); "
+            "lower one of them",
+        ),
+        (
+            {"mlm_training": True, "mlm_mask_id": 105},
+            "mlm_mask_id: must be below n_vocab 105 (got 105); change it or raise n_vocab",
+        ),
+    ],
+)
+def test_rules_of_features_to_come_are_checked_already(changes, expected):
+    assert expected in problems(**changes)
+
+
+def test_rules_name_keys_that_exist():
+    named = set().union(*(rule.keys for rule in RULES))
+    assert named <= set(Config.model_fields)
+
+
+def test_every_rule_declares_the_keys_that_it_reads(monkeypatch):
+    values = VALID | {"mesh_shape": "x:2,y:1", "layout": "batch:x,heads:y", "lr_decay": "linear"}
+    config = parse_config(values)
+    read = set()
+    plain = Config.__getattribute__
+
+    def recording(self, name):
+        read.add(name)
+        return plain(self, name)
+
+    monkeypatch.setattr(Config, "__getattribute__", recording)
+    for rule in RULES:
+        read.clear()
+        assert list(rule.check(config)) == []
+        undeclared = (read & set(Config.model_fields)) - rule.keys
+        assert not undeclared, f"{rule.check.__name__} reads {undeclared}"
+
+
+ACTIVE = {
+    "attention_types": [[["linear", "global", "local"], 1]],
+    "precision": "bfloat16",
+    "tokens_per_mb_per_replica": 14,
+    "recompute_grad": True,
+    "moe_layers": [1],
+    "mlm_training": True,
+    "axial_pos_emb": [2, 7],
+    "rotary_emb": True,
+    "mlp_glu": True,
+    "scalenorm": True,
+    "rezero": True,
+    "num_mem_kv": 2,
+    "macaron": True,
+    "share_parameters": True,
+    "no_weight_tie": True,
+    "entmax_loss": True,
+    "log_grads": True,
+    "opt_name": "adafactor",
+    "eval_tasks": ["lambada"],
+}
+
+
+@pytest.mark.parametrize("feature", UNBUILT_FEATURES, ids=lambda feature: feature.key)
+def test_unbuilt_features_are_refused(feature):
+    extra = {"mlm_mask_id": 2} if feature.key == "mlm_training" else {}
+    (found,) = problems(**{feature.key: ACTIVE[feature.key]}, **extra)
+    assert found.startswith(f"{feature.key}: is not built yet (got ")
+    assert found.endswith(f"; remove it or set it to {feature.off_value}")
+
+
+@pytest.mark.parametrize("off", [None, False, [], 0])
+def test_features_that_are_switched_off_are_fine(off):
+    valued = {"attention_types", "precision", "opt_name"}
+    changes = dict.fromkeys(ACTIVE.keys() - valued, off)
+    assert parse_config(VALID | changes) == parse_config(VALID)
+
+
+def test_a_misspelt_key_is_refused_even_when_it_is_null():
+    assert problems(n_hed=None) == ["n_hed: is not a known key (got null); did you mean 'n_head'?"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"local_attention_radius": 256},
+            "local_attention_radius: has no effect, no layer has local attention (got 256); "
+            "remove it",
+        ),
+        (
+            {"ada_epsilon1": 1e-30},
+            "ada_epsilon1: has no effect, opt_name is not adafactor (got 1e-30); remove it",
+        ),
+        (
+            {"moe_params": {"moe_dropout_rate": 0.0}},
+            'moe_params: has no effect, moe_layers is empty (got {"moe_dropout_rate": 0.0}); '
+            "remove it",
+        ),
+        (
+            {"mlm_mask_id": 3},
+            "mlm_mask_id: has no effect, mlm_training is false (got 3); remove it",
+        ),
+        (
+            {"lr_decay_end": 9},
+            "lr_decay_end: has no effect, lr_decay is null (got 9); remove it",
+        ),
+        (
+            {"decay_final_norm": False},
+            "decay_final_norm: has no effect, weight_decay is 0 (got false); remove it",
+        ),
+        (
+            {"datasets": [[DATASET, 4, None, None]]},
+            "datasets[0]: stitch has no effect, records are chunks (got 4); set it to null",
+        ),
+        (
+            {"datasets": [[DATASET, None, "documents_random", None]]},
+            "datasets[0]: mode has no effect with input_fn sequential_input, which reads chunks "
+            '(got "documents_random"); set "input_fn": "generic_text" if the records are '
+            "documents, or the mode to null",
+        ),
+        (
+            {"datasets": [[DATASET, None, None, 2.0]]},
+            "datasets[0]: weight has no effect, there is one dataset (got 2.0); set it to null",
+        ),
+        (
+            {"layout": "experts:x"},
+            "layout: splits 'experts', which no tensor of this model has (got \"experts:x\"); "
+            "remove it",
+        ),
+        (
+            {"mesh_shape": "x:1,y:2"},
+            "mesh_shape: has an axis 'y' that layout never uses, so 2 processors repeat the same "
+            "work (got \"x:1,y:2\"); give a dimension to 'y' in layout or remove the axis",
+        ),
+        (
+            {"datasets": [DATASET | {"padding_id": 105}]},
+            "padding_id: has no row in the embedding of 105 tokens, it is never embedded "
+            "(got 105); set it to an id below n_vocab if the data hold padding",
+        ),
+        (
+            {"mesh_shape": "x:2", "predict_steps": 1},
+            "predict_batch_size: is no multiple of 2, the size of mesh axis 'x', so prediction "
+            "does not use this mesh as it is (got 1); set it to 2 to use the whole mesh",
+        ),
+    ],
+)
+def test_warnings(changes, expected):
+    assert warnings(**changes) == [expected]
+
+
+def test_a_layout_with_every_dimension_on_its_own_axis_is_accepted():
+    splits = [dim for dim in DIMENSION_NAMES if dim not in ("features_per_head", "experts")]
+    axes = [f"a{index}" for index in range(len(splits))]
+    config = parse_config(
+        VALID
+        | {
+            "mesh_shape": " ".join(f"{axis}:1" for axis in axes),
+            "layout": ";".join(f"{dim}:{axis}" for dim, axis in zip(splits, axes)),
+        }
+    )
+    assert config.warnings == ()
+    assert config.layout_rules == tuple(zip(splits, axes))
+    assert config.mesh_axes == tuple((axis, 1) for axis in axes)
+
+
+def test_a_config_is_frozen():
+    config = parse_config(VALID)
+    with pytest.raises(ValueError, match="frozen"):
+        config.n_ctx = 3

@@ -1,0 +1,1 @@
+"""Where and how a run happens: devices, cluster, checkpoints, logging, command line."""

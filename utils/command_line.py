@@ -1,0 +1,345 @@
+"""The command line of main.py: its flags, and every rule between them."""
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Optional
+
+DEFAULT_STEPS_PER_CHECKPOINT = 5000
+
+# Flag -> mode; without any of them a run trains.
+_MODE_FLAGS: dict[str, str] = {
+    "predict": "predict",
+    "eval": "eval",
+    "export": "export",
+    "check_dataset": "check_dataset",
+    "dry_run": "dry_run",
+    "print_config": "print_config",
+    "auto_layout": "auto_layout",
+    "auto_layout_and_mesh_shape": "auto_layout",
+}
+
+_PREDICT_ONLY: tuple[str, ...] = (
+    "prompt",
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "num_samples",
+    "entmax_sampling",
+    "out",
+)
+
+# Flags that existed in relatives or earlier versions, and what to write in place of them.
+_RENAMED: dict[str, str] = {
+    "--dry": "--dry_run",
+    "--run_mode": "--predict",
+    "--config": "--model",
+    "--gpus": "--gpu_ids",
+    "--checkpoint_steps": "--steps_per_checkpoint",
+    "--overwrite": "--new",
+    "--output": "--out",
+}
+
+_DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d+)", re.IGNORECASE)
+
+_FLAG = re.compile(r"--?[A-Za-z][\w-]*")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line on stderr."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """Returns a reader of whole numbers from `least` up."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(
+                f"must be a whole number of at least {least}; got {text!r}. Change it."
+            )
+        return value
+
+    return read
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def _temperature(text: str) -> float:
+    value = _real(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"must be a number of at least 0; got {text!r}. Use 0 for the most likely token."
+        )
+    return value
+
+
+def _probability(text: str) -> float:
+    value = _real(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(
+            f"must be above 0 and at most 1; got {text!r}. Use 1 to sample among all tokens."
+        )
+    return value
+
+
+def parse_gpu_ids(values: Sequence[str]) -> tuple[str, ...]:
+    """Reads device names in any of their usual forms.
+
+    `0,1`, `0 1`, `GPU:0 GPU:1` and `device:GPU:0 device:GPU:1` mean the same.
+    `device:CPU:0 device:CPU:1` names virtual CPU devices.
+
+    Args:
+        values: The words after `--gpu_ids`.
+
+    Returns:
+        Full names without duplicates, for instance ("device:GPU:0", "device:GPU:1").
+
+    Raises:
+        ValueError: If there is no device, a word names none, one is named twice or GPUs and
+            CPUs are mixed.
+    """
+    words = [word for value in values for word in value.replace(",", " ").split()]
+    if not words:
+        raise ValueError("--gpu_ids must name at least one device; got none. Write --gpu_ids 0.")
+    names: list[str] = []
+    for word in words:
+        match = _DEVICE.fullmatch(word)
+        if match is None:
+            raise ValueError(
+                f"--gpu_ids must be device numbers or names; got {word!r}. "
+                "Write 0 1, or device:GPU:0 device:GPU:1."
+            )
+        names.append(f"device:{(match['kind'] or 'GPU').upper()}:{int(match['index'])}")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"--gpu_ids must name each device once; got {name} twice. Remove one.")
+    if len({name.split(":")[1] for name in names}) > 1:
+        raise ValueError(
+            f"--gpu_ids must be all GPUs or all CPUs; got {' '.join(names)}. Choose one kind."
+        )
+    return tuple(names)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of main.py; `parse_arguments` also checks the flags together."""
+    parser = _Parser(
+        prog="main.py",
+        description="Train, evaluate, sample from, export or inspect a GPT-style model.",
+        allow_abbrev=False,
+    )
+    _add_run_flags(parser.add_argument_group("run"))
+    _add_mode_flags(parser.add_argument_group("what to do, in place of training (one of them)"))
+    _add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
+    return parser
+
+
+def _add_run_flags(group: argparse._ArgumentGroup) -> None:
+    """Flags of every run."""
+    group.add_argument(
+        "--model",
+        metavar="NAME|FILE",
+        help="shipped config or JSON file (default: none, it is required)",
+    )
+    group.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="replace one key of the config, repeatable (default: none)",
+    )
+    group.add_argument(
+        "--steps_per_checkpoint",
+        type=_at_least(1),
+        default=DEFAULT_STEPS_PER_CHECKPOINT,
+        metavar="N",
+        help=f"steps between checkpoints (default: {DEFAULT_STEPS_PER_CHECKPOINT})",
+    )
+    group.add_argument(
+        "--tpu", metavar="NAME", help="TPU to run on, or colab (default: none, no TPU)"
+    )
+    group.add_argument(
+        "--gpu_ids",
+        nargs="+",
+        metavar="ID",
+        help="devices: 0 1, or device:GPU:0 device:GPU:1, or device:CPU:0 for virtual CPU "
+        "devices (default: the GPUs of this machine, its CPU if it has none)",
+    )
+    group.add_argument(
+        "--sacred_id", metavar="ID", help="id of the tracked run (default: none, not tracked)"
+    )
+    group.add_argument(
+        "--new",
+        action="store_true",
+        help="delete the run and train from scratch, asks first (default: off, resume)",
+    )
+    group.add_argument(
+        "--yes", action="store_true", help="answer yes to the question of --new (default: off)"
+    )
+    group.add_argument(
+        "--debug", action="store_true", help="show a traceback with an error (default: off)"
+    )
+
+
+def _add_mode_flags(group: argparse._ArgumentGroup) -> None:
+    """Flags that do something else than train."""
+    texts = {
+        "predict": "continue a prompt",
+        "eval": "evaluate the newest checkpoint",
+        "export": "write a SavedModel",
+        "check_dataset": "show decoded samples, token ids and record counts",
+        "dry_run": "report parameters, memory and layout without executing anything",
+        "print_config": "print the resolved config as JSON",
+        "auto_layout": "print the layout that needs the least memory",
+        "auto_layout_and_mesh_shape": "print the layout and mesh shape that need the least memory",
+    }
+    for name, text in texts.items():
+        group.add_argument(f"--{name}", action="store_true", help=f"{text} (default: off)")
+
+
+def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
+    """Flags of --predict; what is not given comes from the config."""
+    group.add_argument(
+        "--prompt",
+        metavar="FILE",
+        help="text file with the prompt, - for stdin (default: a built-in paragraph)",
+    )
+    group.add_argument(
+        "--max_new_tokens",
+        type=_at_least(1),
+        metavar="N",
+        help="new tokens per sample (default: predict_max_steps of the config)",
+    )
+    group.add_argument(
+        "--temperature",
+        type=_temperature,
+        metavar="T",
+        help="divisor of the logits, 0 = most likely token (default: temperature of the config)",
+    )
+    group.add_argument(
+        "--top_k",
+        type=_at_least(1),
+        metavar="K",
+        help="sample among the K most likely tokens (default: top_k of the config)",
+    )
+    group.add_argument(
+        "--top_p",
+        type=_probability,
+        metavar="P",
+        help="nucleus sampling, 1 = all tokens (default: top_p of the config)",
+    )
+    group.add_argument(
+        "--seed",
+        type=_at_least(0),
+        metavar="N",
+        help="seed of the samples, a seed repeats a text (default: seed of the config)",
+    )
+    group.add_argument(
+        "--num_samples",
+        type=_at_least(1),
+        metavar="N",
+        help="samples of the prompt (default: predict_batch_size of the config)",
+    )
+    group.add_argument(
+        "--entmax_sampling",
+        action="store_true",
+        help="sample from entmax probabilities, not softmax (default: off)",
+    )
+    group.add_argument(
+        "--out", metavar="FILE", help="file for the samples (default: standard output)"
+    )
+
+
+def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    """Parses and checks the command line of main.py.
+
+    Args:
+        argv: The words after the program name; those of this process if None.
+
+    Returns:
+        The values of all flags. In addition `mode` is one of train, eval, predict, export,
+        check_dataset, dry_run, print_config, auto_layout; `gpu_ids` is a tuple of full device
+        names, empty if not given; `overrides` is the list of `--set` texts. Sampling flags that
+        are not given are None.
+
+    Raises:
+        SystemExit: With code 2 and one line on stderr if the flags are not usable; with code 0
+            after `--help`.
+    """
+    parser = build_parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    message = _unknown_flags(parser, words)
+    if message:
+        parser.error(message)
+    namespace, extra = parser.parse_known_args(words)
+    if extra:
+        parser.error(f"every value must follow its flag; got {' '.join(extra)}. Remove it.")
+    message = _conflict(namespace)
+    if message:
+        parser.error(message)
+    try:
+        namespace.gpu_ids = parse_gpu_ids(namespace.gpu_ids) if namespace.gpu_ids else ()
+    except ValueError as error:
+        parser.error(str(error))
+    chosen = [mode for flag, mode in _MODE_FLAGS.items() if getattr(namespace, flag)]
+    namespace.mode = chosen[0] if chosen else "train"
+    return namespace
+
+
+def _unknown_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[str]:
+    """Returns the message about words that look like flags and are none, or None."""
+    known = sorted(parser._option_string_actions)
+    messages = []
+    for word in words:
+        flag = word.partition("=")[0]
+        if not _FLAG.fullmatch(flag) or flag in known:
+            continue
+        spelled = "--" + flag.lstrip("-").replace("-", "_").lower()
+        near = difflib.get_close_matches(spelled, known, n=1)
+        meant = _RENAMED.get(flag) or (near[0] if near else None)
+        remedy = f"Did you mean {meant}?" if meant else "See --help for all flags."
+        messages.append(f"{flag} is not a flag of {parser.prog}. {remedy}")
+    return " ".join(messages) or None
+
+
+def _conflict(namespace: argparse.Namespace) -> Optional[str]:
+    """Returns the message about flags that exclude each other, or None."""
+    if not namespace.model:
+        return "--model must be given; got none. Name a shipped config or a JSON file."
+    if namespace.tpu and namespace.gpu_ids:
+        return "--tpu must not be combined with --gpu_ids; got both. Remove one of them."
+    modes = [f"--{flag}" for flag in _MODE_FLAGS if getattr(namespace, flag)]
+    if len(modes) > 1:
+        got = " and ".join(modes)
+        return f"the mode of a run must be one; got {got}. Keep one of them."
+    if not namespace.predict:
+        given = [f"--{flag}" for flag in _PREDICT_ONLY if _is_given(namespace, flag)]
+        if given:
+            verb = "is" if len(given) == 1 else "are"
+            return f"{', '.join(given)} {verb} for --predict only; got no --predict. Add it."
+    if namespace.new and modes:
+        return f"--new must not be combined with {modes[0]}; got both. Remove one of them."
+    if namespace.yes and not namespace.new:
+        return "--yes must come with --new; got it alone. Remove it or add --new."
+    return None
+
+
+def _is_given(namespace: argparse.Namespace, flag: str) -> bool:
+    value = getattr(namespace, flag)
+    return value is not None and value is not False

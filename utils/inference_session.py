@@ -1,0 +1,63 @@
+"""A graph that is built once and run on one checkpoint after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import tensorflow as tf
+
+from utils.checkpoints import check_variables, checkpoint_step
+from utils.devices import session_config
+
+
+class InferenceSession:
+    """Graph and session of an evaluation or generation.
+
+    Building the graph costs seconds, restoring weights does not: a session is kept and
+    restored from each new checkpoint.
+
+    Args:
+        build: makes the graph; returns what is to be fetched, and the hooks that bring weights
+            to the mesh (of a TPUEstimatorSpec).
+        devices: one per processor of the mesh.
+    """
+
+    def __init__(
+        self, build: Callable[[], tuple[Any, Sequence[Any]]], devices: Sequence[str]
+    ) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.fetches, self._hooks = build()
+            variables = tf.compat.v1.global_variables()
+            self._shapes = {
+                variable.op.name: variable.shape.as_list()
+                for variable in variables
+                if variable.op.name != "global_step"
+            }
+            self._saver = tf.compat.v1.train.Saver(variables)
+            for hook in self._hooks:
+                hook.begin()
+        self._session = tf.compat.v1.Session(graph=self.graph, config=session_config(devices))
+        self.graph.finalize()
+        self.step = 0
+
+    def restore(self, checkpoint: str) -> None:
+        """Loads the weights of ``checkpoint``.
+
+        Raises:
+            ValueError: it lacks a variable of the model or has one of another shape.
+        """
+        check_variables(checkpoint, self._shapes)
+        self._saver.restore(self._session, checkpoint)
+        for hook in self._hooks:
+            hook.after_create_session(self._session, None)
+        self.step = checkpoint_step(checkpoint)
+
+    def run(self, fetches: Any, feed: Optional[dict[Any, Any]] = None) -> Any:
+        """Runs the graph on the restored weights."""
+        return self._session.run(fetches, feed)
+
+    def close(self) -> None:
+        """Frees the weights."""
+        self._session.close()

@@ -1,0 +1,43 @@
+"""Where log lines go: stderr and ``logs/<model>.log``; stdout is left to results."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+LOG_FOLDER = "logs"
+
+
+class _StderrHandler(logging.Handler):
+    """Writes above a progress bar instead of through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def set_up_logging(name: str, debug: bool) -> None:
+    """Sends log lines of this project to stderr and to ``logs/<name>.log``.
+
+    Args:
+        name: of the model config.
+        debug: also shows TensorFlow's own messages.
+    """
+    handlers: list[Any] = [_StderrHandler()]
+    try:
+        os.makedirs(LOG_FOLDER, exist_ok=True)
+        handlers.append(logging.FileHandler(os.path.join(LOG_FOLDER, f"{name}.log"), delay=True))
+    except OSError:  # a read-only folder must not stop a run; stderr has every line too
+        pass
+    formatter = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = handlers
+    root.setLevel(logging.INFO)
+    if not debug:
+        for noisy in ("tensorflow", "absl"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
