@@ -177,9 +177,7 @@ def _chunks_from(source: Source, start: int) -> tf.data.Dataset:
     return rest.concatenate(tf.data.TFRecordDataset(list(source.files)).repeat())
 
 
-def _window(
-    documents: tf.Tensor, number: tf.Tensor, source: Source, config: Config
-) -> tf.Tensor:
+def _window(documents: tf.Tensor, number: tf.Tensor, source: Source, config: Config) -> tf.Tensor:
     """Cuts one window of n_ctx + 1 ids out of stitched documents [ids]."""
     size = config.n_ctx + 1
     if source.mode == "documents_random":
@@ -270,9 +268,7 @@ def _mixture(sources: Sequence[Source], start: int, config: Config) -> tf.data.D
 
     signature = tf.TensorSpec([None], tf.int64)
     choices = tf.data.Dataset.from_generator(choices_from, output_signature=signature).unbatch()
-    streams = [
-        _sequences_from(source, int(begin), config) for source, begin in zip(sources, used)
-    ]
+    streams = [_sequences_from(source, int(begin), config) for source, begin in zip(sources, used)]
     return tf.data.Dataset.choose_from_datasets(streams, choices)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # TensorFlow is imported by the functions that need it, so that --help and config errors answer
 # at once; its start-up messages would bury ours.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 LOGGER = logging.getLogger(__name__)
 DEFAULT_RUN_ID = "nosacred"  # GPT-Neo's name for files of a run that is not tracked
@@ -144,9 +144,7 @@ def evaluate(config: Config, arguments: argparse.Namespace) -> None:
     from utils.devices import place_inference
 
     checkpoint = _trained_checkpoint(config)
-    fit = place_inference(
-        config, arguments.gpu_ids, config.eval_batch_size, "eval_batch_size"
-    )
+    fit = place_inference(config, arguments.gpu_ids, config.eval_batch_size, "eval_batch_size")
     scores = DatasetLoss(config, _placement(fit), config.eval_steps).evaluate(checkpoint)
     append_scores(config, arguments.sacred_id or DEFAULT_RUN_ID, scores)
     print(json.dumps(scores))

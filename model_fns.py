@@ -186,9 +186,7 @@ def _training_spec(config, placement, graph, mesh, features, labels) -> TPUEstim
 
 def _evaluation_spec(config, placement, graph, mesh, features, labels) -> TPUEstimatorSpec:
     tf.compat.v1.train.get_or_create_global_step()
-    built = build_evaluation_graph(
-        mesh, config, placement.mesh_layout, features["inputs"], labels
-    )
+    built = build_evaluation_graph(mesh, config, placement.mesh_layout, features["inputs"], labels)
     mean_logits = mtf.reduce_mean(built.logits, output_shape=built.logits.shape.dims[:1])
     lowering = _lower(graph, mesh, placement)
     export = lowering.export_to_tf_tensor

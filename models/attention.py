@@ -10,6 +10,7 @@ from typing import Callable, Optional
 
 from configs.schema import Config
 from models.dimensions import Dimensions
+from models.kernels.matmul import bias_add, matmul
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
@@ -48,8 +49,7 @@ def attention_layer(
 
     def project(name: str, stddev: float) -> mtf.Tensor:
         kernel = weights.normal(f"{scope}/{name}", [dims.embd, joined], stddev)
-        flat = mtf.einsum([x, kernel], mtf.Shape([dims.batch, dims.sequence, joined]))
-        return mtf.reshape(flat, mtf.Shape(heads))
+        return mtf.reshape(matmul(x, kernel, joined), mtf.Shape(heads))
 
     queries = project("q", (in_size * head_size) ** -0.5)
     keys = project("k", in_size**-0.5)
@@ -58,4 +58,4 @@ def attention_layer(
     flat = mtf.reshape(mixed, mtf.Shape([dims.batch, dims.sequence, joined]))
     kernel = weights.normal(f"{scope}/o", [joined, dims.embd], joined.size**-0.5)
     bias = weights.zeros(f"{scope}/compute_output_bias/o_b", [dims.embd])
-    return mtf.einsum([flat, kernel], x.shape) + bias
+    return bias_add(matmul(flat, kernel, dims.embd), bias)

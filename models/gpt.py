@@ -13,6 +13,7 @@ from models.dimensions import Dimensions
 from models.feed_forward import feed_forward_layer
 from models.kernels.attention import masked_attention
 from models.kernels.embedding import embedding_lookup
+from models.kernels.matmul import matmul
 from models.kernels.noise import Dropout
 from models.normalization import layer_norm
 from models.weights import Weights
@@ -126,8 +127,7 @@ class GPT:
     def logits(self, hidden: mtf.Tensor) -> mtf.Tensor:
         """[..., embd] -> [..., vocab], through the final norm and the tied embedding."""
         x = layer_norm(self.weights, hidden, self.dims.embd, "ln_f")
-        output = hidden.shape - self.dims.embd + self.dims.vocab
-        return mtf.einsum([x, self._token_embedding()], output)
+        return matmul(x, self._token_embedding(), self.dims.vocab)
 
     def window_logits(self, tokens: mtf.Tensor) -> mtf.Tensor:
         """Logits of a window that starts at position 0.

@@ -83,9 +83,7 @@ def place_training(config: Config, devices: Sequence[str]) -> Fit:
     return Fit(mesh_layout, _single_cpu(devices))
 
 
-def place_inference(
-    config: Config, devices: Sequence[str], batch_size: int, batch_key: str
-) -> Fit:
+def place_inference(config: Config, devices: Sequence[str], batch_size: int, batch_key: str) -> Fit:
     """The devices of evaluation or generation: a mesh that does not fit is shrunk to one.
 
     Args:

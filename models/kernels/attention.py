@@ -73,7 +73,8 @@ def masked_attention(
     pieces = mtf.Dimension(memory.name, key_slices)
 
     def attend(q, k, v, query_positions, key_positions, *noise):
-        scores = tf.einsum("bshf,bmhf->bhsm", q, k)
+        q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in (q, k, v))
+        scores = tf.matmul(q, k, transpose_b=True)
         scores += tf.cast(window_bias(query_positions, key_positions, radius), scores.dtype)
         weights = tf.nn.softmax(scores)
         if drops:
@@ -82,7 +83,7 @@ def masked_attention(
                 key, [batch_positions, head_positions, query_positions, key_positions], rate
             )
             weights *= tf.cast(mask, weights.dtype)
-        mixed = tf.einsum("bhsm,bmhf->bshf", weights, v)
+        mixed = tf.transpose(tf.matmul(weights, v), [0, 2, 1, 3])
         if key_slices == 1:
             return mixed
         log_normalizer = tf.transpose(tf.reduce_logsumexp(scores, -1), [0, 2, 1])
@@ -98,9 +99,11 @@ def masked_attention(
     if drops:
         inputs += [dropout.key(label), dropout.positions(batch), dropout.positions(heads)]
     splittable = [batch, heads, sequence, memory]
+    multiply_adds = 2 * queries.shape.size * memory.size
     if key_slices == 1:
+        outputs = [(queries.shape, queries.dtype)]
         [mixed] = kernel(
-            attend, inputs, [(queries.shape, queries.dtype)], splittable, "attention"
+            attend, inputs, outputs, splittable, "attention", multiply_adds=multiply_adds
         )
         return mixed
     partial = mtf.Shape([batch, sequence, heads, features, pieces])
@@ -111,6 +114,7 @@ def masked_attention(
         [(partial, queries.dtype), (normalizers, queries.dtype)],
         splittable,
         "attention",
+        multiply_adds=multiply_adds,
     )
     share = mtf.softmax(log_normalizer, pieces)
     return mtf.einsum([mixed, share], queries.shape)

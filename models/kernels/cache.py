@@ -85,14 +85,15 @@ def cached_attention(
         new_keys, new_values = _write(old_keys, k, at), _write(old_values, v, at)
         end = tf.reduce_max(at) + 1
         start = 0 if radius is None else tf.maximum(tf.reduce_min(at) + 1 - radius, 0)
-        scores = tf.einsum("bshf,bhmf->bhsm", q, new_keys[:, :, start:end])
+        q = tf.transpose(q, [0, 2, 1, 3])
+        scores = tf.matmul(q, new_keys[:, :, start:end], transpose_b=True)
         behind = at[:, tf.newaxis, :, tf.newaxis] - tf.range(start, end)
         seen = behind >= 0
         if radius is not None:
             seen = tf.logical_and(seen, behind < radius)
         weights = tf.nn.softmax(scores + tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype))
-        mixed = tf.einsum("bhsm,bhmf->bshf", weights, new_values[:, :, start:end])
-        return mixed, new_keys, new_values
+        mixed = tf.matmul(weights, new_values[:, :, start:end])
+        return tf.transpose(mixed, [0, 2, 1, 3]), new_keys, new_values
 
     shapes = [queries.shape, cache.keys.shape, cache.values.shape]
     mixed, new_keys, new_values = kernel(

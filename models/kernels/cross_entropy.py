@@ -28,38 +28,45 @@ def log_normalizer_and_target(
     """
     pieces = mtf.Dimension(vocab.name, vocab_slices)
 
-    def local_targets(targets_slice: tf.Tensor, held: tf.Tensor, count: int):
-        local = targets_slice - held[0]
+    def locate(targets_slice: tf.Tensor, held: tf.Tensor, count: int):
+        """Flat local ids, 0 for targets of other slices, and which are local."""
+        local = tf.reshape(targets_slice - held[0], [-1])
         found = tf.logical_and(local >= 0, local < count)
-        return tf.where(found, local, tf.zeros_like(local)), found
+        return tf.where(found, local, tf.zeros_like(local)), tf.cast(found, tf.float32)
 
     def forward(x: tf.Tensor, targets_slice: tf.Tensor, held: tf.Tensor):
-        x = tf.cast(x, tf.float32)
-        local, found = local_targets(targets_slice, held, x.shape[-1])
-        target_logit = tf.gather(x, local, batch_dims=2) * tf.cast(found, tf.float32)
-        return tf.reduce_logsumexp(x, -1, keepdims=True), target_logit
+        flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), tf.float32)
+        local, found = locate(targets_slice, held, x.shape[-1])
+        probabilities = tf.nn.softmax(flat)
+        # log p = x - log Z holds for every entry; the largest is the one that cannot underflow.
+        # So the softmax, which the gradient needs anyway, also yields the normaliser.
+        log_normalizer = tf.reduce_max(flat, -1) - tf.math.log(tf.reduce_max(probabilities, -1))
+        rows = targets_slice.shape
+        return (
+            tf.reshape(log_normalizer, [*rows, 1]),
+            tf.reshape(tf.gather(flat, local, batch_dims=1) * found, rows),
+            tf.reshape(probabilities, x.shape),
+        )
 
     def gradient(xs, ys, dys):
         x, targets_slice, held = xs
-        d_normalizer, d_target = dys
         count = x.shape[-1]
-        local, found = local_targets(targets_slice, held, count)
-        dx = tf.zeros_like(x, tf.float32)
-        if d_normalizer is not None:
-            dx = tf.exp(tf.cast(x, tf.float32) - ys[0]) * d_normalizer
-        if d_target is not None:
-            flat = tf.reshape(dx, [-1, count])
-            rows = tf.range(tf.shape(flat)[0])
-            where = tf.stack([rows, tf.reshape(local, [-1])], 1)
-            updates = tf.reshape(d_target * tf.cast(found, tf.float32), [-1])
-            dx = tf.reshape(tf.tensor_scatter_nd_add(flat, where, updates), tf.shape(dx))
-        return [tf.cast(dx, x.dtype), None, None]
+        local, found = locate(targets_slice, held, count)
+        dx = tf.reshape(ys[2], [-1, count])
+        if dys[0] is not None:
+            dx *= tf.reshape(dys[0], [-1, 1])
+        else:
+            dx = tf.zeros_like(dx)
+        if dys[1] is not None:
+            where = tf.stack([tf.range(tf.shape(local)[0]), local], 1)
+            dx = tf.tensor_scatter_nd_add(dx, where, tf.reshape(dys[1], [-1]) * found)
+        return [tf.cast(tf.reshape(dx, x.shape), x.dtype), None, None]
 
     rows = logits.shape - vocab
-    partial, target_logit = kernel(
+    partial, target_logit, _ = kernel(
         forward,
         [logits, targets, mtf.range(logits.mesh, vocab, tf.int32)],
-        [(rows + pieces, tf.float32), (rows, tf.float32)],
+        [(rows + pieces, tf.float32), (rows, tf.float32), (logits.shape, tf.float32)],
         splittable=rows.dims,
         summed_dims=[vocab],
         gradient=gradient,

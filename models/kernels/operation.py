@@ -57,9 +57,11 @@ class KernelOperation(mtf.Operation):
         summed_dims: Collection[mtf.Dimension],
         gradient: Optional[TfGradient],
         differentiable: bool,
+        multiply_adds: int,
         name: str,
     ):
         super().__init__(list(inputs), name=name)
+        self.multiply_adds = multiply_adds
         self._function = function
         self._gradient_function = gradient
         self._differentiable = differentiable
@@ -143,6 +145,8 @@ class KernelGradientOperation(mtf.Operation):
             + [grad for grad in grad_ys if grad is not None]
         )
         super().__init__(inputs, name=f"{forward.name}_gradient")
+        # Two products for each of the forward part, which runs again without an explicit gradient.
+        self.multiply_adds = forward.multiply_adds * (2 if uses_outputs else 3)
         self._outputs = [
             mtf.Tensor(self, x.shape, x.dtype, index=index)
             for index, x in enumerate(x for x in forward.inputs if x.dtype.is_floating)
@@ -200,6 +204,7 @@ def kernel(
     summed_dims: Collection[mtf.Dimension] = (),
     gradient: Optional[TfGradient] = None,
     differentiable: bool = True,
+    multiply_adds: int = 0,
 ) -> list[mtf.Tensor]:
     """Applies ``function`` to each slice of ``inputs``.
 
@@ -213,6 +218,7 @@ def kernel(
         gradient: explicit gradient; by default TensorFlow differentiates ``function``, which
             runs its forward part again.
         differentiable: False for kernels with side effects or without a gradient.
+        multiply_adds: of its matrix products on the whole tensors, for the dry run's count.
 
     Returns:
         One named tensor per output.
@@ -221,6 +227,14 @@ def kernel(
         ValueError: at lowering, when the layout splits a dimension that is not splittable.
     """
     operation = KernelOperation(
-        function, inputs, outputs, splittable, summed_dims, gradient, differentiable, name
+        function,
+        inputs,
+        outputs,
+        splittable,
+        summed_dims,
+        gradient,
+        differentiable,
+        multiply_adds,
+        name,
     )
     return operation.outputs

@@ -1,0 +1,1 @@
+"""Text to tokens to records: readers, tokenizers, packing and the record files."""

@@ -1,0 +1,75 @@
+"""Products with a weight matrix, as one two-dimensional matrix product per slice.
+
+``mtf.einsum`` lowers to TensorFlow's Einsum, which on the CPU does not reach oneDNN; a plain
+MatMul does.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from models.kernels.operation import kernel
+from utils.mesh_tensorflow import mtf
+
+
+def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Tensor:
+    """Contracts the last dimension of ``x`` with ``weight``.
+
+    Args:
+        x: [..., in_dim], floating. Every dimension may be split.
+        weight: [in_dim, out_dim] or [out_dim, in_dim].
+        out_dim: the dimension of ``weight`` that stays.
+
+    Returns:
+        [..., out_dim], of x's dtype.
+    """
+    in_dim = x.shape.dims[-1]
+    assert set(weight.shape.dims) == {in_dim, out_dim}, (x.shape, weight.shape)
+    transposed = weight.shape.dims[0] == out_dim
+    rows = x.shape.dims[:-1]
+
+    def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor) -> tf.Tensor:
+        flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
+        product = tf.matmul(flat, weight_slice, transpose_b=transposed)
+        return tf.reshape(product, [*x_slice.shape[:-1], product.shape[-1]])
+
+    def gradient(xs, ys, dys):
+        x_slice, weight_slice = xs
+        flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
+        d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
+        dx = tf.matmul(d_flat, weight_slice, transpose_b=not transposed)
+        left, right = (d_flat, flat) if transposed else (flat, d_flat)
+        return [tf.reshape(dx, x_slice.shape), tf.matmul(left, right, transpose_a=True)]
+
+    output = mtf.Shape([*rows, out_dim])
+    [y] = kernel(
+        forward,
+        [x, weight],
+        [(output, x.dtype)],
+        splittable=output.dims,
+        summed_dims=[in_dim],
+        gradient=gradient,
+        name="matmul",
+        multiply_adds=output.size * in_dim.size,
+    )
+    return y
+
+
+def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
+    """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split."""
+
+    def gradient(xs, ys, dys):
+        d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
+        # A product with ones sums rows faster than a reduction does on the CPU.
+        summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
+        return [dys[0], tf.reshape(summed, [-1])]
+
+    [y] = kernel(
+        tf.nn.bias_add,
+        [x, bias],
+        [(x.shape, x.dtype)],
+        splittable=x.shape.dims,
+        gradient=gradient,
+        name="bias_add",
+    )
+    return y
