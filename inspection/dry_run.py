@@ -1,166 +1,180 @@
-"""What a training run would need, from its graph in named dimensions alone."""
+"""The dry run: what a training run would need, as text for a terminal."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import tensorflow as tf
+import re
+from collections.abc import Sequence
 
 from configs.schema import Config
-from inspection.graph_costs import Flops, GraphCosts, StepMemory
-from inspection.kernel_trace import size_bytes
-from model_fns import build_training_graph
-from utils.mesh import MeshLayout
-from utils.mesh_tensorflow import mtf
+from inspection.measure import DryRun, VariableCost, measure
+
+_LAYER = re.compile(r"(?<=/)h(\d+)(?=/)")
+_UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_LARGEST_SHOWN = 5
+_PHASES = {
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "update": "in the update",
+}
+_METHOD = """\
+Weights, slots and gradients are exact; 1 GB = 10^9 bytes. Activations are estimated from the
+graph: each tensor lives from the operation that makes it to the last that reads it, kernels are
+looked into, and what a gradient kernel would compute again is kept, as TensorFlow does. Not in
+it: workspace of single operations, buffers of collectives, TensorFlow itself (about 0.45 GB).
+FLOPs are those of matrix products, 2 per multiply-add, attention included."""
 
 
-@dataclass(frozen=True)
-class VariableCost:
-    """One variable of the graph.
+def with_unit(value: float, unit: str) -> str:
+    """A number with three or four significant digits, for instance ``12.35 GB``."""
+    for factor, prefix in _UNITS:
+        if abs(value) >= factor:
+            return f"{value / factor:,.2f} {prefix}{unit}"
+    return f"{value:,.0f} {unit}"
 
-    Attributes:
-        name: in checkpoints.
-        dims: (name, size) of each dimension.
-        split: (dimension name, mesh axis) of each dimension that is split.
-        trained: True for weights, False for optimizer slots.
-        size: elements.
-        slice_size: elements on one processor.
-        slice_bytes: bytes on one processor.
-        master_bytes: bytes of the whole variable as checkpoints hold it.
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """Aligns columns.
+
+    Args:
+        rows: cells; the first row is the heading.
+        right: numbers of the columns that are aligned to the right.
     """
-
-    name: str
-    dims: tuple[tuple[str, int], ...]
-    split: tuple[tuple[str, str], ...]
-    trained: bool
-    size: int
-    slice_size: int
-    slice_bytes: int
-    master_bytes: int
-
-
-@dataclass(frozen=True)
-class DryRun:
-    """What a training run would need.
-
-    Attributes:
-        config: of the run.
-        variables: weights and optimizer slots, in the order of the graph.
-        flops: arithmetic of one step.
-        memory: of one processor during a step, beside variables.
-    """
-
-    config: Config
-    variables: tuple[VariableCost, ...]
-    flops: Flops
-    memory: StepMemory
-
-    @property
-    def weights(self) -> tuple[VariableCost, ...]:
-        """The trained variables."""
-        return tuple(variable for variable in self.variables if variable.trained)
-
-    @property
-    def slots(self) -> tuple[VariableCost, ...]:
-        """The optimizer's variables."""
-        return tuple(variable for variable in self.variables if not variable.trained)
-
-    @property
-    def parameters(self) -> int:
-        """Elements of all weights."""
-        return sum(variable.size for variable in self.weights)
-
-    @property
-    def parameters_per_processor(self) -> int:
-        """Elements of the weights' slices on one processor."""
-        return sum(variable.slice_size for variable in self.weights)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights' slices on one processor."""
-        return sum(variable.slice_bytes for variable in self.weights)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of the optimizer slots' slices on one processor."""
-        return sum(variable.slice_bytes for variable in self.slots)
-
-    @property
-    def peak_bytes(self) -> int:
-        """Largest total on one processor: weights, slots, and gradients with activations."""
-        return self.weight_bytes + self.slot_bytes + self.memory.peak
-
-    @property
-    def master_bytes(self) -> int:
-        """Bytes of the whole variables that the host keeps for checkpoints; 0 on one processor,
-        where the slices are the whole variables."""
-        if self.config.mesh_size == 1:
-            return 0
-        return sum(variable.master_bytes for variable in self.variables)
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens of one update."""
-        return self.config.train_batch_size * self.config.n_ctx
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
-class _DeclaredVariable(NamedTuple):
-    """Stands in for a tf.Variable of which only the name is asked.
-
-    Attributes:
-        name: as TensorFlow gives it, with the number of the output.
-    """
-
-    name: str
+def _layers_text(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"h{numbers[0]}"
+    if len(numbers) == 2:
+        return f"h{numbers[0]},h{numbers[1]}"
+    return f"h{numbers[0]}…h{numbers[-1]}"
 
 
-def _declare(getter: Any, name: str, *args: Any, **kwargs: Any) -> _DeclaredVariable:
-    """Declares a variable without the seven TensorFlow operations that hold and initialize it."""
-    return _DeclaredVariable(f"{name}:0")
-
-
-def _variable_cost(variable: mtf.Variable, costs: GraphCosts, layout: MeshLayout) -> VariableCost:
-    dims = variable.shape.dims
-    slice_shape = costs.slice_shape(variable.shape)
-    axes = dict(layout.rules)
-    return VariableCost(
-        name=variable.name,
-        dims=tuple((dim.name, dim.size) for dim in dims),
-        split=tuple((dim.name, axes[dim.name]) for dim in dims if layout.slices(dim) > 1),
-        trained=variable.trainable,
-        size=variable.size,
-        slice_size=math.prod(slice_shape),
-        slice_bytes=size_bytes(slice_shape, variable.slice_dtype),
-        master_bytes=size_bytes(variable.shape.to_integer_list, variable.master_dtype),
+def _dims_text(variable: VariableCost) -> str:
+    axes = dict(variable.split)
+    return " x ".join(
+        f"{name}:{axes[name]} {size}" if name in axes else f"{name} {size}"
+        for name, size in variable.dims
     )
 
 
-def measure(config: Config) -> DryRun:
-    """Builds the training graph in named dimensions and counts; nothing is laid out or executed.
+def variable_rows(variables: Sequence[VariableCost]) -> list[list[str]]:
+    """One row per variable; those that differ by the number of the layer alone share a row."""
+    groups: dict[tuple[str, ...], list[VariableCost]] = {}
+    for variable in variables:
+        key = (_LAYER.sub("h*", variable.name), _dims_text(variable))
+        groups.setdefault(key, []).append(variable)
+    rows = [["variable", "count", "dimensions (:axis = split)", "elements each", "per processor"]]
+    for (name, dims), members in groups.items():
+        layers = [int(match[1]) for v in members if (match := _LAYER.search(v.name))]
+        rows.append(
+            [
+                _LAYER.sub("h*", name).replace("h*", _layers_text(layers)) if layers else name,
+                f"x{len(members)}" if layers else "",
+                dims,
+                f"{members[0].size:,}",
+                f"{members[0].slice_size:,}",
+            ]
+        )
+    return rows
+
+
+def _memory_lines(run: DryRun) -> list[str]:
+    slots = dict.fromkeys(variable.name.rpartition("/")[2] for variable in run.slots)
+    memory = run.memory
+    rows = [
+        ["weights", with_unit(run.weight_bytes, "B"), ""],
+        ["optimizer slots", with_unit(run.slot_bytes, "B"), ", ".join(slots)],
+        ["gradients", with_unit(memory.gradients, "B"), "all of them, when the update begins"],
+        ["activations", with_unit(memory.activations, "B"), "estimate, at their fullest"],
+        [
+            "peak",
+            with_unit(run.peak_bytes, "B"),
+            f"estimate: weights, slots and {with_unit(memory.peak, 'B')} more, {_PHASES[memory.phase]}",
+        ],
+    ]
+    lines = ["Memory of one processor", *("  " + line for line in table(rows, right=[1]))]
+    lines.append("  the most of it:")
+    shown = [[what, with_unit(size, "B")] for what, size in memory.largest[:_LARGEST_SHOWN]]
+    lines += ["    " + line for line in table(shown, right=[1])]
+    if run.master_bytes:
+        lines.append(
+            f"  and on the host of the first processor {with_unit(run.master_bytes, 'B')}: the "
+            "whole variables, for checkpoints"
+        )
+    return lines
+
+
+def _arithmetic_lines(run: DryRun) -> list[str]:
+    flops, tokens = run.flops, run.tokens_per_step
+    total = flops.forward + flops.backward
+    ratio = total / tokens / (6 * run.parameters)
+    repeated = flops.per_processor * run.config.mesh_size / total - 1
+    rows = [
+        ["forward", with_unit(flops.forward / tokens, "FLOP"), "per token"],
+        [
+            "forward and backward",
+            with_unit(total / tokens, "FLOP"),
+            f"per token, {ratio:.3f} x 6N (N = parameters)",
+        ],
+        [
+            "one processor",
+            with_unit(flops.per_processor, "FLOP"),
+            f"per step, {repeated:.1%} of it done by several processors",
+        ],
+    ]
+    return ["Arithmetic", *("  " + line for line in table(rows, right=[1]))]
+
+
+def _run_lines(run: DryRun) -> list[str]:
+    config, tokens = run.config, run.tokens_per_step
+    rows = [
+        ["tokens per step", f"{tokens:,}", f"{config.train_batch_size} x {config.n_ctx}"],
+        ["steps", f"{config.train_steps:,}", ""],
+        ["tokens", f"{tokens * config.train_steps:,}", ""],
+    ]
+    return ["Run", *("  " + line for line in table(rows, right=[1]))]
+
+
+def dry_run_text(run: DryRun) -> str:
+    """The whole report."""
+    config = run.config
+    many = "processors" if config.mesh_size > 1 else "processor"
+    lines = [
+        f"{config.model_path}: {config.n_layer} layers, width {config.n_embd:,}, "
+        f"{config.n_head} heads, window {config.n_ctx:,} tokens, vocabulary {config.n_vocab:,}",
+        f"mesh {config.mesh_shape} = {config.mesh_size:,} {many}, layout {config.layout or 'none'}",
+        "",
+        *table(variable_rows(run.weights), right=[1, 3, 4]),
+        "",
+        f"Parameters: {run.parameters:,} in {len(run.weights)} variables, "
+        f"{run.parameters_per_processor:,} per processor",
+    ]
+    for section in (_memory_lines(run), _arithmetic_lines(run), _run_lines(run)):
+        lines += ["", *section]
+    return "\n".join([*lines, "", _METHOD])
+
+
+def dry_run_report(config: Config) -> str:
+    """Builds the training graph in named dimensions and tells what the run would need.
+
+    Nothing is laid out on devices or executed.
 
     Args:
         config: a checked config.
 
+    Returns:
+        Variables with dimensions and layout, memory, arithmetic and tokens, in lines.
+
     Raises:
         ValueError: the layout splits what an operation needs whole.
     """
-    layout = MeshLayout.from_config(config)
-    scopes = tf.compat.v1
-    with tf.Graph().as_default():
-        with scopes.variable_scope(scopes.get_variable_scope(), custom_getter=_declare):
-            graph = mtf.Graph()
-            ids = [config.train_batch_size, config.n_ctx]
-            inputs, labels = (scopes.placeholder(tf.int32, ids) for _ in range(2))
-            step = scopes.placeholder(tf.int32, [])
-            built = build_training_graph(
-                mtf.Mesh(graph, "mesh"), config, layout, inputs, labels, step
-            )
-    costs = GraphCosts(graph, layout, built.loss, built.updates.gradient_norm)
-    return DryRun(
-        config=config,
-        variables=tuple(_variable_cost(v, costs, layout) for v in graph.all_variables),
-        flops=costs.flops(),
-        memory=costs.memory(),
-    )
+    return dry_run_text(measure(config))

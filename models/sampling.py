@@ -132,8 +132,10 @@ def _prefill(decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, caches: li
 def _next_tokens(
     logits: mtf.Tensor, state: _State, rows: dict[str, mtf.Tensor], dims: Dimensions, usable: int
 ) -> mtf.Tensor:
-    """Draws a token per row from logits [batch, sequence=1, vocab]; ids from ``usable`` on are
-    rows that only pad the embedding."""
+    """Draws a token per row from logits [batch, sequence=1, vocab].
+
+    Ids from ``usable`` on only pad the embedding and are never drawn.
+    """
     whole = mtf.Dimension("candidates", dims.vocab.size)
     logits = mtf.reshape(logits, mtf.Shape([dims.batch, whole]))
 

@@ -24,7 +24,7 @@ METRIC_TENSORS = {
 }
 """Names under which the training graph offers its metrics; step counts the updates made."""
 
-SessionRunHook = tf.compat.v1.train.SessionRunHook
+
 SessionRunArgs = tf.compat.v1.train.SessionRunArgs
 
 
@@ -32,7 +32,7 @@ class NonFiniteLossError(RuntimeError):
     """The loss or the gradients stopped being numbers."""
 
 
-class FiniteLossGuard(SessionRunHook):
+class FiniteLossGuard(tf.compat.v1.train.SessionRunHook):
     """Stops a run at the first step whose loss or gradient norm is not finite.
 
     It must run before the hook that saves checkpoints, so that no bad weights are kept.
@@ -45,9 +45,11 @@ class FiniteLossGuard(SessionRunHook):
         self._last_checkpoint = last_checkpoint
 
     def before_run(self, run_context: Any) -> Any:
+        """Asks for the metrics of the step."""
         return SessionRunArgs(METRIC_TENSORS)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Raises NonFiniteLossError at the first bad step."""
         values = run_values.results
         for key, meaning in (("loss", "loss"), ("grad_norm", "gradient norm")):
             if not math.isfinite(values[key]):
@@ -79,7 +81,7 @@ def drop_metrics_after(path: str, step: int) -> None:
         tf.io.gfile.rename(temporary, path, overwrite=True)
 
 
-class MetricsLog(SessionRunHook):
+class MetricsLog(tf.compat.v1.train.SessionRunHook):
     """One JSON line of metrics per interval, and the progress display.
 
     A line holds step, loss, learning_rate, grad_norm, tokens_per_second (since the line
@@ -112,6 +114,7 @@ class MetricsLog(SessionRunHook):
         self._progress = Progress(start_step, total_steps)
 
     def begin(self) -> None:
+        """Opens the metrics file at the step where the run goes on."""
         tf.io.gfile.makedirs(os.path.dirname(self._path))
         drop_metrics_after(self._path, self._start_step)
         self._last_time = time.monotonic()
@@ -119,9 +122,11 @@ class MetricsLog(SessionRunHook):
         self._unwritten: Optional[dict[str, Any]] = None
 
     def before_run(self, run_context: Any) -> Any:
+        """Asks for the metrics of the step."""
         return SessionRunArgs(METRIC_TENSORS)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Writes a line if one is due."""
         values = {
             key: int(value) if key == "step" else float(value)
             for key, value in run_values.results.items()
@@ -131,7 +136,7 @@ class MetricsLog(SessionRunHook):
             self._write(values)
         else:
             self._unwritten = values
-        self._progress.update(step, values)
+        self._progress.update(int(step), values)
 
     def _write(self, values: dict[str, Any]) -> None:
         now, step = time.monotonic(), values["step"]
@@ -147,12 +152,13 @@ class MetricsLog(SessionRunHook):
         self._last_time, self._last_step, self._unwritten = now, step, None
 
     def end(self, session: Any) -> None:
+        """Writes what is left."""
         if self._unwritten is not None:
             self._write(self._unwritten)
         self._progress.close()
 
 
-class StopOnSignal(SessionRunHook):
+class StopOnSignal(tf.compat.v1.train.SessionRunHook):
     """Turns SIGINT and SIGTERM into a stop after the running step, which saves a checkpoint.
 
     A second signal ends the process at once. ``self.stopped_by`` names the signal afterwards.
@@ -178,6 +184,7 @@ class StopOnSignal(SessionRunHook):
             signal.signal(signal_number, handler)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Stops the loop once a signal has come."""
         if self.stopped_by is not None:
             run_context.request_stop()
 
@@ -198,5 +205,6 @@ class AfterSave(tf.compat.v1.train.CheckpointSaverListener):
         self._start_step = start_step
 
     def after_save(self, session: Any, global_step_value: Any) -> None:
+        """Reports the checkpoint."""
         if int(global_step_value) > self._start_step:
             self._callback(os.path.join(self._model_path, f"model.ckpt-{global_step_value}"))

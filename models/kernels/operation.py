@@ -77,9 +77,11 @@ class KernelOperation(mtf.Operation):
 
     @property
     def has_gradient(self) -> bool:
+        """Whether gradients flow through this kernel."""
         return self._differentiable and super().has_gradient
 
     def gradient(self, grad_ys: Sequence[Optional[mtf.Tensor]]) -> list[Optional[mtf.Tensor]]:
+        """Gradients of the inputs, None for those that are not floating."""
         operation = KernelGradientOperation(self, grad_ys)
         gradients = iter(operation.outputs)
         return [next(gradients) if x.dtype.is_floating else None for x in self.inputs]
@@ -109,6 +111,7 @@ class KernelOperation(mtf.Operation):
         return sorted(axes)
 
     def lower(self, lowering: Any) -> None:
+        """Applies the function to every slice."""
         mesh_impl = lowering.mesh_impl(self)
         self.check_layout(mesh_impl)
         values = mesh_impl.slicewise(self._function, *_laid_out_inputs(lowering, self.inputs))
@@ -156,6 +159,7 @@ class KernelGradientOperation(mtf.Operation):
 
     @property
     def has_gradient(self) -> bool:
+        """No second derivatives."""
         return False
 
     def _slice_gradients(self, *slices: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -181,6 +185,7 @@ class KernelGradientOperation(mtf.Operation):
         )
 
     def lower(self, lowering: Any) -> None:
+        """Differentiates every slice and adds up what the mesh holds in parts."""
         mesh_impl = lowering.mesh_impl(self)
         values = mesh_impl.slicewise(
             self._slice_gradients, *_laid_out_inputs(lowering, self.inputs)

@@ -1,0 +1,213 @@
+"""Memory of one processor during a training step, estimated from the graph in named dimensions.
+
+The operations are walked in the order in which they were built, but those that need nothing but
+variables come first, since TensorFlow's executor starts whatever is ready. A tensor lives from
+the operation that makes it to the last that reads it, at the size of one processor's slice.
+Reshapes that keep the layout are views; elementwise operations write over an input that nobody
+reads later; kernels are looked into (kernel_trace.py).
+
+Left out is what the graph does not show: workspace inside single TensorFlow operations
+(transposed copies for a matrix product), buffers of collectives, fragmentation, and TensorFlow
+itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Optional
+
+from inspection.kernel_trace import KernelTrace, Node, size_bytes
+from inspection.liveness import Buffer, Lifetime, Step, lifetimes, occupancy
+from inspection.processor_view import (
+    ProcessorView,
+    contracted_space,
+    differentiated_name,
+    kind_of,
+)
+from models.kernels.operation import KernelGradientOperation, KernelOperation
+from utils.mesh_tensorflow import mtf
+
+_ELEMENTWISE = (
+    mtf.SlicewiseOperation,
+    mtf.ops.ScalarMultiplyOperation,
+    mtf.ops.ScalarAddOperation,
+    mtf.ops.BinaryOpWithBroadcasting,
+)
+_VIEWS = (mtf.ops.ReshapeOperation, mtf.ops.Depend, mtf.ops.StopGradient)
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Memory of one processor during a training step, beside variables; bytes.
+
+    Attributes:
+        gradients: of all trained variables, as they wait for the update.
+        activations: largest total of everything else.
+        peak: largest total of gradients and activations together.
+        phase: of the peak: forward, backward or update.
+        largest: (what, bytes) of the kinds of tensors that fill the peak, largest first.
+    """
+
+    gradients: int
+    activations: int
+    peak: int
+    phase: str
+    largest: tuple[tuple[str, int], ...]
+
+
+def estimate_memory(view: ProcessorView, loss: mtf.Tensor, gradient_norm: mtf.Tensor) -> StepMemory:
+    """Memory of one step.
+
+    Args:
+        view: of a graph with forward pass, backward pass and updates.
+        loss: what is differentiated: the forward pass ends with it.
+        gradient_norm: of all gradients: the backward pass ends with it.
+    """
+    walk = _Walk(view)
+    ends = {}
+    for operation in view.graph.operations:
+        walk.add(operation)
+        ends[operation] = len(walk.in_order)
+    begun = len(walk.at_once)
+    backward_begins = begun + ends[loss.operation]
+    update_begins = begun + ends[gradient_norm.operation]
+    steps = walk.at_once + walk.in_order
+    intervals = lifetimes(steps)
+    gradients = [
+        interval
+        for interval in intervals
+        if backward_begins <= interval.first < update_begins <= interval.last
+    ]
+    waiting = set(gradients)
+    others = [interval for interval in intervals if interval not in waiting]
+    totals = occupancy(intervals, len(steps))
+    peak = max(range(len(totals)), key=totals.__getitem__)
+    phase = "forward" if peak < backward_begins else "backward"
+    return StepMemory(
+        gradients=sum(interval.buffer.size_bytes for interval in gradients),
+        activations=max(occupancy(others, len(steps))),
+        peak=totals[peak],
+        phase="update" if peak >= update_begins else phase,
+        largest=_by_kind([interval for interval in intervals if interval.covers(peak)]),
+    )
+
+
+def _by_kind(intervals: list[Lifetime]) -> tuple[tuple[str, int], ...]:
+    totals: dict[str, int] = {}
+    for interval in intervals:
+        label = interval.buffer.label
+        totals[label] = totals.get(label, 0) + interval.buffer.size_bytes
+    return tuple(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+class _Walk:
+    """Turns operations into steps on buffers of one processor.
+
+    Attributes:
+        at_once: steps that need variables alone.
+        in_order: all other steps.
+    """
+
+    def __init__(self, view: ProcessorView):
+        self.at_once: list[Step] = []
+        self.in_order: list[Step] = []
+        self._early: set[Buffer] = set()
+        self._view = view
+        # None: the tensor is a variable, which is there all the time.
+        self._buffers: dict[mtf.Tensor, Optional[Buffer]] = {}
+        self._kernels: dict[str, tuple[KernelTrace, dict[int, Optional[Buffer]]]] = {}
+
+    def add(self, operation: mtf.Operation) -> None:
+        """Appends the steps of one operation."""
+        if isinstance(operation, mtf.Variable):
+            self._buffers[operation.outputs[0]] = None
+        elif isinstance(operation, KernelOperation):
+            self._add_kernel(operation)
+        elif isinstance(operation, KernelGradientOperation):
+            self._add_kernel_gradient(operation)
+        elif isinstance(operation, _VIEWS) and self._keeps_slices(operation):
+            self._buffers[operation.outputs[0]] = self._buffers[operation.inputs[0]]
+        elif isinstance(operation, mtf.EinsumOperation):
+            self._add_einsum(operation)
+        else:
+            self._add(operation, isinstance(operation, _ELEMENTWISE))
+
+    def _append(self, step: Step, given: bool = False) -> None:
+        """Adds a step; ``given`` for values that come from outside, such as tokens."""
+        if given or not self._early.issuperset(step.reads):
+            self.in_order.append(step)
+        else:
+            self._early.update(step.writes)
+            self.at_once.append(step)
+
+    def _keeps_slices(self, operation: mtf.Operation) -> bool:
+        sizes = [
+            math.prod(self._view.slice_shape(tensor.shape))
+            for tensor in (operation.inputs[0], operation.outputs[0])
+        ]
+        return sizes[0] == sizes[1]
+
+    def _reads(self, operation: mtf.Operation) -> tuple[Buffer, ...]:
+        found = (self._buffers[tensor] for tensor in operation.inputs)
+        return tuple(buffer for buffer in found if buffer is not None)
+
+    def _new_buffer(self, tensor: mtf.Tensor) -> Buffer:
+        dims = ", ".join(tensor.shape.dimension_names)
+        return Buffer(self._bytes(tensor.shape, tensor), f"[{dims}]")
+
+    def _bytes(self, shape: mtf.Shape, tensor: mtf.Tensor) -> int:
+        return size_bytes(self._view.slice_shape(shape), tensor.dtype)
+
+    def _add(self, operation: mtf.Operation, in_place: bool) -> None:
+        writes = tuple(self._new_buffer(tensor) for tensor in operation.outputs)
+        self._buffers.update(zip(operation.outputs, writes))
+        given = isinstance(operation, mtf.ops.ImportOperation)
+        self._append(Step(self._reads(operation), writes, in_place), given)
+
+    def _add_einsum(self, operation: mtf.EinsumOperation) -> None:
+        """A product element by element that is summed up afterwards exists in full first."""
+        output = operation.outputs[0]
+        if contracted_space(operation) is not None:
+            self._add(operation, in_place=False)
+            return
+        widest = max(operation.inputs, key=lambda tensor: tensor.shape.ndims)
+        if len(operation.inputs) == 1 or widest.shape.ndims <= output.shape.ndims:
+            self._add(operation, in_place=len(operation.inputs) > 1)
+            return
+        product = self._new_buffer(widest)
+        self._append(Step(self._reads(operation), (product,), in_place=True))
+        summed = self._new_buffer(output)
+        self._append(Step((product,), (summed,)))
+        self._buffers[output] = summed
+
+    def _add_kernel(self, operation: KernelOperation) -> None:
+        trace = self._view.trace(operation)
+        values = dict(zip(trace.inputs, (self._buffers[x] for x in operation.inputs)))
+        self._kernels[operation.name] = (trace, values)
+        self._add_nodes(trace.nodes, values, operation)
+        for tensor, number in zip(operation.outputs, trace.outputs):
+            self._buffers[tensor] = values[number]
+
+    def _add_kernel_gradient(self, operation: KernelGradientOperation) -> None:
+        trace, values = self._kernels[differentiated_name(operation)]
+        for number, tensor in zip(trace.gradient_inputs, operation.inputs):
+            values.setdefault(number, self._buffers[tensor])
+        self._add_nodes(trace.gradient_nodes, values, operation)
+        for tensor, number in zip(operation.outputs, trace.gradient_outputs):
+            self._buffers[tensor] = values[number]
+
+    def _add_nodes(
+        self,
+        nodes: tuple[Node, ...],
+        values: dict[int, Optional[Buffer]],
+        operation: mtf.Operation,
+    ) -> None:
+        kind = kind_of(operation)
+        for node in nodes:
+            found: Iterator[Optional[Buffer]] = (values[number] for number in node.reads)
+            reads = tuple(buffer for buffer in found if buffer is not None)
+            writes = tuple(Buffer(size, f"{kind}: {node.label}") for _, size in node.writes)
+            values.update(zip((number for number, _ in node.writes), writes))
+            self._append(Step(reads, writes, node.in_place))
