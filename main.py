@@ -49,6 +49,8 @@ def _trained_checkpoint(config: Config) -> str:
 def _delete_run(config: Config, confirmed: bool) -> None:
     import tensorflow as tf
 
+    from utils.training_run import delete_run
+
     if not tf.io.gfile.exists(config.model_path):
         return
     if not confirmed:
@@ -61,7 +63,7 @@ def _delete_run(config: Config, confirmed: bool) -> None:
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise ValueError("--new must be confirmed; got no. Leave it out to resume the run.")
-    tf.io.gfile.rmtree(config.model_path)
+    delete_run(config.model_path)
 
 
 def _checkpoint_listeners(
@@ -71,6 +73,11 @@ def _checkpoint_listeners(
     from evaluation.checkpoint_reports import CheckpointReports
     from utils.hooks import AfterSave
 
+    if arguments.prompt is not None and not config.predict_steps:
+        raise ValueError(
+            "--prompt must come with --predict, or with predict_steps in the config; got "
+            "neither. Add one of them or leave it out."
+        )
     if not (config.eval_steps or config.predict_steps):
         return []
     reports = CheckpointReports(
@@ -89,7 +96,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
     from utils.checkpoints import checkpoint_step, latest_checkpoint
     from utils.devices import place_training
     from utils.hooks import FiniteLossGuard, MetricsLog, StopOnSignal
-    from utils.training_run import make_estimator, write_resolved_config
+    from utils.training_run import RunFolder, check_resumed_config, make_estimator
 
     fit = place_training(config, arguments.gpu_ids)
     sources = open_sources(config, training=True)
@@ -106,8 +113,8 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
         )
         return
     listeners = _checkpoint_listeners(config, arguments, start_step)
-    write_resolved_config(config)
     if checkpoint is not None:
+        check_resumed_config(config)
         LOGGER.info("resuming from %s", checkpoint)
     placement = _placement(
         fit, steps_per_checkpoint=arguments.steps_per_checkpoint, save_listeners=listeners
@@ -116,6 +123,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
     batch_size = config.train_batch_size
     with StopOnSignal() as stop:
         hooks = [
+            RunFolder(config, checkpoint),
             FiniteLossGuard(lambda: latest_checkpoint(config.model_path)),
             MetricsLog(
                 config.model_path,

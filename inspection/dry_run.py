@@ -98,7 +98,8 @@ def _memory_lines(run: DryRun) -> list[str]:
         [
             "peak",
             with_unit(run.peak_bytes, "B"),
-            f"estimate: weights, slots and {with_unit(memory.peak, 'B')} more, {_PHASES[memory.phase]}",
+            f"estimate: weights, slots and {with_unit(memory.peak, 'B')} more, "
+            f"{_PHASES[memory.phase]}",
         ],
     ]
     lines = ["Memory of one processor", *("  " + line for line in table(rows, right=[1]))]
@@ -128,7 +129,7 @@ def _arithmetic_lines(run: DryRun) -> list[str]:
         [
             "one processor",
             with_unit(flops.per_processor, "FLOP"),
-            f"per step, {repeated:.1%} of it done by several processors",
+            f"per step, {repeated:.1%} of it repeated by other processors",
         ],
     ]
     return ["Arithmetic", *("  " + line for line in table(rows, right=[1]))]

@@ -90,6 +90,10 @@ class _Slice:
     def __init__(self, tensor: tf.Tensor):
         self.tensor = tensor
 
+    @property
+    def all_slices(self) -> list[tf.Tensor]:
+        return [self.tensor]
+
     def to_laid_out_tensor(self) -> _Slice:
         return self
 
@@ -152,7 +156,6 @@ def trace_kernel(
             part.lower(lowering)
         numbering = _Numbering()
         inputs = numbering.numbers(lowering.values(operation.inputs))
-        later = numbering.numbers(lowering.values(gradient.inputs)) if gradient is not None else ()
         results = lowering.values(operation.outputs)
         nodes = numbering.nodes(graph, results)
         outputs = numbering.numbers(results)
@@ -183,7 +186,7 @@ class _Numbering:
         for tensor in tensors:
             if tensor.op.type == "Placeholder" and tensor.name not in self._numbers:
                 self._numbers[tensor.name] = self._new()
-        return tuple(self._numbers.get(tensor.name, -1) for tensor in tensors)
+        return tuple(self._numbers[tensor.name] for tensor in tensors)
 
     def nodes(self, graph: tf.Graph, results: Sequence[tf.Tensor]) -> tuple[Node, ...]:
         """Operations that ``results`` need, without those numbered already."""
@@ -198,6 +201,8 @@ class _Numbering:
         return tuple(node for node in nodes if node is not None)
 
     def _node(self, operation: tf.Operation) -> Optional[Node]:
+        if operation.type == "Placeholder":
+            self.numbers(operation.outputs)
         if all(tensor.name in self._numbers for tensor in operation.outputs):
             return None
         reads = self.numbers(list(operation.inputs))
@@ -218,7 +223,8 @@ class _Numbering:
         if known is not None:
             return None
         writes = tuple(
-            (number, size_bytes(tensor.shape.as_list(), tensor.dtype))
+            # A size that depends on values is a count or a shape, and small.
+            (number, (tensor.shape.num_elements() or 0) * tensor.dtype.size)
             for tensor, number in zip(operation.outputs, self._equal[key])
         )
         in_place = operation.type in _IN_PLACE

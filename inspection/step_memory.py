@@ -75,10 +75,12 @@ def estimate_memory(view: ProcessorView, loss: mtf.Tensor, gradient_norm: mtf.Te
     update_begins = begun + ends[gradient_norm.operation]
     steps = walk.at_once + walk.in_order
     intervals = lifetimes(steps)
+    norm = walk.buffer(gradient_norm)
     gradients = [
         interval
         for interval in intervals
         if backward_begins <= interval.first < update_begins <= interval.last
+        and interval.buffer is not norm
     ]
     waiting = set(gradients)
     others = [interval for interval in intervals if interval not in waiting]
@@ -134,6 +136,10 @@ class _Walk:
         else:
             self._add(operation, isinstance(operation, _ELEMENTWISE))
 
+    def buffer(self, tensor: mtf.Tensor) -> Optional[Buffer]:
+        """Where a tensor is kept; None for a variable."""
+        return self._buffers[tensor]
+
     def _append(self, step: Step, given: bool = False) -> None:
         """Adds a step; ``given`` for values that come from outside, such as tokens."""
         if given or not self._early.issuperset(step.reads):
@@ -154,7 +160,7 @@ class _Walk:
         return tuple(buffer for buffer in found if buffer is not None)
 
     def _new_buffer(self, tensor: mtf.Tensor) -> Buffer:
-        dims = ", ".join(tensor.shape.dimension_names)
+        dims = ", ".join(dim.name for dim in tensor.shape.dims)
         return Buffer(self._bytes(tensor.shape, tensor), f"[{dims}]")
 
     def _bytes(self, shape: mtf.Shape, tensor: mtf.Tensor) -> int:

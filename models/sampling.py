@@ -207,7 +207,7 @@ def generate(
             intermediate_expanded may be).
         features: see ``FEATURES``.
     """
-    batch_size = features["tokens"].shape[0]
+    batch_size = features["tokens"].shape.as_list()[0]
     cache_length = -(-config.n_ctx // PREFILL_CHUNK) * PREFILL_CHUNK
     dims = Dimensions.from_config(config, batch_size).with_cache(cache_length)
     rows = {

@@ -14,7 +14,7 @@ step "Records from the sources of Python's standard library"
 "$VENV_PYTHON" scripts/prepare_stdlib.py
 
 step "Training (continues from a checkpoint if there is one)"
-"$VENV_PYTHON" main.py --model tiny --steps_per_checkpoint 200
+"$VENV_PYTHON" main.py --model tiny --steps_per_checkpoint 40
 
 step "Evaluation on files held out"
 "$VENV_PYTHON" main.py --model tiny --eval

@@ -119,6 +119,7 @@ def checkpoint_hooks(
             model_path,
             save_steps=steps,
             saver=saver,
+            save_graph_def=False,
             listeners=[mtf.MtfCheckpointSaverListener(lowering), *listeners],
         ),
     ]

@@ -179,7 +179,7 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
         nargs="+",
         metavar="ID",
         help="devices: 0 1, or device:GPU:0 device:GPU:1, or device:CPU:0 for virtual CPU "
-        "devices (default: the GPUs of this machine, its CPU if it has none)",
+        "devices (default: none, the CPU)",
     )
     group.add_argument(
         "--sacred_id", metavar="ID", help="id of the tracked run (default: none, not tracked)"
@@ -218,7 +218,8 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prompt",
         metavar="FILE",
-        help="text file with the prompt, - for stdin (default: a built-in paragraph)",
+        help="text file with the prompt, - for stdin; also for the samples that a training run "
+        "writes if predict_steps is set (default: a built-in paragraph)",
     )
     group.add_argument(
         "--max_new_tokens",
@@ -329,7 +330,13 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
         got = " and ".join(modes)
         return f"the mode of a run must be one; got {got}. Keep one of them."
     if not namespace.predict:
-        given = [f"--{flag}" for flag in _PREDICT_ONLY if _is_given(namespace, flag)]
+        # A run that trains continues the prompt at its checkpoints, if predict_steps is set.
+        allowed = () if modes else ("prompt",)
+        given = [
+            f"--{flag}"
+            for flag in _PREDICT_ONLY
+            if _is_given(namespace, flag) and flag not in allowed
+        ]
         if given:
             verb = "is" if len(given) == 1 else "are"
             return f"{', '.join(given)} {verb} for --predict only; got no --predict. Add it."

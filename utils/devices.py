@@ -34,11 +34,11 @@ def check_devices(devices: Sequence[str]) -> None:
 
 
 def session_config(devices: Sequence[str]) -> tf.compat.v1.ConfigProto:
-    """Session options for ``devices``; as many virtual CPUs as they name."""
+    """Session options for ``devices``: as many virtual CPUs as they name, GPUs only if named."""
+    device_count = {} if any(":GPU:" in device.upper() for device in devices) else {"GPU": 0}
     cpus = [int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device.upper()]
-    options = tf.compat.v1.ConfigProto(
-        allow_soft_placement=True, device_count={"CPU": max(cpus, default=0) + 1}
-    )
+    device_count["CPU"] = max(cpus, default=0) + 1
+    options = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_count=device_count)
     options.gpu_options.allow_growth = True
     return options
 

@@ -190,13 +190,13 @@ class StopOnSignal(tf.compat.v1.train.SessionRunHook):
 
 
 class AfterSave(tf.compat.v1.train.CheckpointSaverListener):
-    """Calls back after every checkpoint that holds new updates.
+    """Calls back after every checkpoint, that of the untrained model included.
 
     Args:
         callback: given the path of the checkpoint.
         model_path: folder of the run.
-        start_step: updates made before this process; the checkpoint that the saver writes
-            before its first step is not reported.
+        start_step: updates made before this process; when it resumes, the checkpoint that the
+            saver writes before its first step has been reported by the process before.
     """
 
     def __init__(self, callback: Callable[[str], None], model_path: str, start_step: int):
@@ -206,5 +206,5 @@ class AfterSave(tf.compat.v1.train.CheckpointSaverListener):
 
     def after_save(self, session: Any, global_step_value: Any) -> None:
         """Reports the checkpoint."""
-        if int(global_step_value) > self._start_step:
+        if int(global_step_value) > self._start_step or self._start_step == 0:
             self._callback(os.path.join(self._model_path, f"model.ckpt-{global_step_value}"))

@@ -32,7 +32,7 @@ def empty_cache(mesh: mtf.Mesh, dims: Dimensions, dtype: tf.DType) -> LayerCache
     shape = mtf.Shape([dims.batch, dims.heads, dims.memory_length, dims.features_per_head])
 
     def allocate(rows: tf.Tensor, heads: tf.Tensor) -> tf.Tensor:
-        size = [rows.shape[0], heads.shape[0], shape[2].size, shape[3].size]
+        size = [*rows.shape.as_list(), *heads.shape.as_list(), shape[2].size, shape[3].size]
         return tf.raw_ops.Empty(shape=size, dtype=dtype, init=True)
 
     ranges = [mtf.range(mesh, dim, tf.int32) for dim in (dims.batch, dims.heads)]
@@ -45,7 +45,7 @@ def empty_cache(mesh: mtf.Mesh, dims: Dimensions, dtype: tf.DType) -> LayerCache
 
 def _write(cache: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Writes ``rows`` [b, s, h, f] at ``positions`` [b, s] of ``cache`` [b, h, m, f]."""
-    batch, heads, length, features = cache.shape
+    batch, heads, length, features = cache.shape.as_list()
     first_rows = tf.range(batch * heads)[:, tf.newaxis] * length
     indices = first_rows + tf.repeat(positions, heads, axis=0)
     flat = tf.raw_ops.InplaceUpdate(

@@ -116,6 +116,8 @@ class KernelOperation(mtf.Operation):
         self.check_layout(mesh_impl)
         values = mesh_impl.slicewise(self._function, *_laid_out_inputs(lowering, self.inputs))
         for output, value in zip(self.outputs, _as_tuple(values)):
+            for piece in value.all_slices:  # shapes that depend on values are known to the kernel
+                piece.set_shape(mesh_impl.slice_shape(output.shape))
             axes = self._sum_axes(mesh_impl, output) if self._summed_names else []
             if axes:
                 value = mtf.LazyAllreduceSum(

@@ -36,7 +36,7 @@ def _nucleus_threshold(logits: tf.Tensor, top_k: tf.Tensor, top_p: tf.Tensor) ->
     top_k keeps the k largest; of the renormalised rest, top_p keeps the fewest whose
     probabilities reach p (Fan et al. 2018; Holtzman et al. 2020).
     """
-    count = logits.shape[-1]
+    count = logits.shape.as_list()[-1]
     ordered = tf.sort(logits, direction="DESCENDING")
     within_k = tf.range(count) < tf.where(top_k > 0, top_k, count)[:, tf.newaxis]
     probabilities = tf.nn.softmax(tf.where(within_k, ordered, ordered.dtype.min))
@@ -81,7 +81,7 @@ def draw(
             lambda: tf.fill(tf.stack([tf.shape(scaled)[0], 1]), scaled.dtype.min),
         )
         # The largest of logits plus Gumbel noise is a draw from their softmax.
-        gumbel = -tf.math.log(-tf.math.log(uniform(seeds, positions, logits.shape[-1])))
+        gumbel = -tf.math.log(-tf.math.log(uniform(seeds, positions, logits.shape.as_list()[-1])))
         noisy = tf.where(scaled >= threshold, scaled + gumbel, scaled.dtype.min)
         return tf.where(greedy, most_likely, tf.argmax(noisy, -1, output_type=tf.int32))
 

@@ -1,0 +1,133 @@
+"""What --check_dataset says of good and of bad records."""
+
+import os
+
+import pytest
+
+from configs.load import load_config
+from data.records import RecordWriter
+from data.tokenizers import load_tokenizer
+from inspection.dataset_check import check_datasets, dataset_report
+
+N_CTX = 128
+EOS = 50256
+
+
+def write(folder, name, records):
+    with RecordWriter(str(folder), name) as writer:
+        for ids in records:
+            writer.write(ids)
+
+
+def text_record(text, length=N_CTX + 1):
+    ids = load_tokenizer().encode(text)
+    return (ids * (length // len(ids) + 1))[:length]
+
+
+@pytest.fixture
+def data(tmp_path):
+    first = [*text_record("One line.\nAnother one", 20), EOS, *text_record(" After it", N_CTX - 20)]
+    late = [*text_record("word", 100), EOS, EOS, *text_record(" late", N_CTX - 101)]
+    write(tmp_path, "train", [first, late] + [text_record("fill")] * 15)
+    write(tmp_path, "eval", [text_record("held out")] * 5)
+    return tmp_path
+
+
+def config_of(folder, *overrides, entry="[{dataset},1,null,1.0]"):
+    dataset = (
+        f'{{"id":"mine","n_vocab":50257,"path":"{folder}/train_*.tfrecords",'
+        f'"eval_path":"{folder}/eval_*.tfrecords"}}'
+    )
+    datasets = f"datasets=[{entry.replace('{dataset}', dataset)}]"
+    sizes = [f"n_ctx={N_CTX}", "train_batch_size=8", "eval_batch_size=2", "train_steps=400"]
+    return load_config("tiny", [datasets, *sizes, *overrides])
+
+
+def problems(config, training=True):
+    return [line for check in check_datasets(config, training) for line in check.problems]
+
+
+def test_good_records(data):
+    report = dataset_report(config_of(data))
+    assert "1 of " in report and "17 records by their names" in report
+    assert "129 to 129 ids, mean 129.0, in 17 records read" in report
+    assert "to 50256; n_vocab 50,257" in report
+    assert "17 sequences; 100.0% of the mix, so seen once in 2.1 steps of 8" in report
+    assert "5 sequences, 3 batches" in report
+    assert "17 training sequences, 2.1 steps in all; train_steps 400" in report
+    assert report.endswith("all OK") and "ERROR" not in report
+
+
+def test_samples_show_separators(data):
+    report = dataset_report(config_of(data))
+    assert "One line.⏎Another one" in report
+    assert "⟦eos⟧ After it" in report
+    assert "word⟦eos x2⟧ late" in report  # far behind the start, shown all the same
+
+
+def test_ids_beyond_the_vocabulary(data):
+    bad = text_record("fill")
+    bad[7] = 60000
+    write(data, "train_more", [bad])
+    [problem] = problems(config_of(data))
+    assert problem.startswith("ids must lie in [0, n_vocab = 50257); got ")
+    assert "to 60000 in a record of" in problem and "train_more_0_1.tfrecords" in problem
+    report = dataset_report(config_of(data))
+    assert "ERROR      ids must lie" in report and report.endswith("1 ERROR line(s) above")
+
+
+def test_records_of_another_length(data):
+    write(data, "train_short", [text_record("fill", 65)])
+    [problem] = problems(config_of(data))
+    assert problem.startswith("records must hold n_ctx + 1 = 129 ids; got 65 in ")
+    assert problem.endswith("Set n_ctx to 64, or make the records again with --chunk_size 128.")
+
+
+def test_a_file_name_that_lies(data):
+    [name] = [name for name in os.listdir(data) if name.startswith("train")]
+    os.rename(data / name, data / "train_0_99.tfrecords")
+    [problem] = problems(config_of(data))
+    assert problem.startswith("the number in a file name must be that of its records; got 17 in ")
+    assert problem.endswith("Rename it to end with _17.tfrecords.")
+
+
+def test_a_missing_and_a_damaged_file(data):
+    [problem] = problems(config_of(data / "nowhere"))
+    assert problem.startswith("path must match at least one record file; got none for ")
+    [name] = [name for name in os.listdir(data) if name.startswith("train")]
+    content = (data / name).read_bytes()
+    (data / name).write_bytes(content[: len(content) // 2])
+    [problem] = problems(config_of(data))
+    assert problem.startswith("record file must be whole; got ")
+
+
+def test_empty_records(tmp_path):
+    (tmp_path / "train_0_0.tfrecords").write_bytes(b"")
+    [problem] = problems(config_of(tmp_path))
+    assert problem.startswith("a dataset must hold records; got 0 in train_0_0.tfrecords")
+
+
+def test_documents_too_short_for_a_window(data):
+    write(data, "train_doc", [[5, 6, 7]])
+    options = ("input_fn=generic_text",)
+    config = config_of(data, *options, entry='[{dataset},4,"documents_random",1.0]')
+    [problem] = problems(config)
+    assert problem == (
+        "4 stitched documents must hold n_ctx + 1 = 129 ids; got 3 in the shortest. "
+        "Raise stitch to 33."
+    )
+    [check] = check_datasets(config, training=True)
+    assert check.sequences == 18 // 4
+
+
+def test_shares_of_the_mix(data):
+    config = config_of(data, entry="[{dataset},1,null,3.0],[{dataset},1,null,1.0]")
+    report = dataset_report(config)
+    assert "75.0% of the mix, so seen once in 2.8 steps of 8" in report
+    assert "25.0% of the mix, so seen once in 8.5 steps of 8" in report
+    assert "34 training sequences" in report
+
+
+def test_no_dataset():
+    with pytest.raises(ValueError, match="datasets must name at least one dataset; got none"):
+        dataset_report(load_config("tiny", ["datasets=[]"]))
