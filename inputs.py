@@ -157,12 +157,15 @@ def _check_ids(ids: tf.Tensor, config: Config, name: str) -> tf.Tensor:
         message=f"sequences of {name} must hold n_ctx + 1 ids. Make the records again with "
         f"--chunk_size {config.n_ctx}, or stitch more documents",
     )
-    out_of_range = tf.debugging.assert_less(
+    too_large = tf.debugging.assert_less(
         ids,
         config.n_vocab,
         message=f"ids of {name} must be below n_vocab. Set n_vocab to the tokenizer's size",
     )
-    with tf.control_dependencies([wrong_length, out_of_range]):
+    negative = tf.debugging.assert_non_negative(
+        ids, message=f"ids of {name} must be at least 0. Make the records again"
+    )
+    with tf.control_dependencies([wrong_length, too_large, negative]):
         return tf.ensure_shape(tf.identity(ids), [config.n_ctx + 1])
 
 

@@ -72,7 +72,7 @@ def variable_rows(variables: Sequence[VariableCost]) -> list[list[str]]:
     for variable in variables:
         key = (_LAYER.sub("h*", variable.name), _dims_text(variable))
         groups.setdefault(key, []).append(variable)
-    rows = [["variable", "count", "dimensions (:axis = split)", "elements each", "per processor"]]
+    rows = [["variable", "count", "dimensions (:axis = split)", "elements", "per processor"]]
     for (name, dims), members in groups.items():
         layers = [int(match[1]) for v in members if (match := _LAYER.search(v.name))]
         rows.append(

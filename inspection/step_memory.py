@@ -75,21 +75,21 @@ def estimate_memory(view: ProcessorView, loss: mtf.Tensor, gradient_norm: mtf.Te
     update_begins = begun + ends[gradient_norm.operation]
     steps = walk.at_once + walk.in_order
     intervals = lifetimes(steps)
-    norm = walk.buffer(gradient_norm)
+    others = walk.given | {walk.buffer(gradient_norm)}
     gradients = [
         interval
         for interval in intervals
         if backward_begins <= interval.first < update_begins <= interval.last
-        and interval.buffer is not norm
+        and interval.buffer not in others
     ]
     waiting = set(gradients)
-    others = [interval for interval in intervals if interval not in waiting]
+    rest = [interval for interval in intervals if interval not in waiting]
     totals = occupancy(intervals, len(steps))
     peak = max(range(len(totals)), key=totals.__getitem__)
     phase = "forward" if peak < backward_begins else "backward"
     return StepMemory(
         gradients=sum(interval.buffer.size_bytes for interval in gradients),
-        activations=max(occupancy(others, len(steps))),
+        activations=max(occupancy(rest, len(steps))),
         peak=totals[peak],
         phase="update" if peak >= update_begins else phase,
         largest=_by_kind([interval for interval in intervals if interval.covers(peak)]),
@@ -110,11 +110,13 @@ class _Walk:
     Attributes:
         at_once: steps that need variables alone.
         in_order: all other steps.
+        given: buffers of values from outside, such as tokens and the learning rate.
     """
 
     def __init__(self, view: ProcessorView):
         self.at_once: list[Step] = []
         self.in_order: list[Step] = []
+        self.given: set[Buffer] = set()
         self._early: set[Buffer] = set()
         self._view = view
         # None: the tensor is a variable, which is there all the time.
@@ -140,9 +142,8 @@ class _Walk:
         """Where a tensor is kept; None for a variable."""
         return self._buffers[tensor]
 
-    def _append(self, step: Step, given: bool = False) -> None:
-        """Adds a step; ``given`` for values that come from outside, such as tokens."""
-        if given or not self._early.issuperset(step.reads):
+    def _append(self, step: Step) -> None:
+        if self.given.intersection(step.writes) or not self._early.issuperset(step.reads):
             self.in_order.append(step)
         else:
             self._early.update(step.writes)
@@ -169,8 +170,9 @@ class _Walk:
     def _add(self, operation: mtf.Operation, in_place: bool) -> None:
         writes = tuple(self._new_buffer(tensor) for tensor in operation.outputs)
         self._buffers.update(zip(operation.outputs, writes))
-        given = isinstance(operation, mtf.ops.ImportOperation)
-        self._append(Step(self._reads(operation), writes, in_place), given)
+        if isinstance(operation, mtf.ops.ImportOperation):
+            self.given.update(writes)
+        self._append(Step(self._reads(operation), writes, in_place))
 
     def _add_einsum(self, operation: mtf.EinsumOperation) -> None:
         """A product element by element that is summed up afterwards exists in full first."""

@@ -134,7 +134,8 @@ def test_chunks_are_read_in_natural_order_over_every_border(chunks):
 def test_chunks_resume_at_any_step_with_exactly_the_rest(chunks):
     config = config_of(chunks)
     whole = np.tile(numbered(17), (5, 1))
-    for start in range(20):  # epochs 0 to 3, every place in every file
+    # Records 3, 9, 15 of epoch 0, 16 of epoch 1, 0 and 6 of epoch 3: all files, first and last.
+    for start in (1, 3, 5, 11, 17, 19):
         read = sequences(config, start, 6)
         np.testing.assert_array_equal(read, whole[start * BATCH : (start + 6) * BATCH])
 
@@ -171,9 +172,7 @@ def test_exactly_one_batch_lasts_for_thousands_of_steps(tmp_path):
 
 def test_another_batch_size_goes_on_with_the_batches_of_that_size(chunks):
     config = config_of(chunks, train_batch_size=5)
-    np.testing.assert_array_equal(
-        sequences(config, 4, 2), np.tile(numbered(17), (2, 1))[20:30]
-    )
+    np.testing.assert_array_equal(sequences(config, 4, 2), np.tile(numbered(17), (2, 1))[20:30])
 
 
 def test_epochs_are_counted_over_all_sources(chunks):
@@ -199,7 +198,9 @@ def test_shares_follow_the_weights():
 def test_choices_depend_on_seed_and_number_alone():
     whole = mixed_choices([2.0, 1.0], 7, 0, 500)
     for start in (0, 1, 77, 499):
-        np.testing.assert_array_equal(mixed_choices([2.0, 1.0], 7, start, 500 - start), whole[start:])
+        np.testing.assert_array_equal(
+            mixed_choices([2.0, 1.0], 7, start, 500 - start), whole[start:]
+        )
     assert not np.array_equal(whole, mixed_choices([2.0, 1.0], 8, 0, 500))
 
 
@@ -224,12 +225,11 @@ def test_each_source_of_a_mix_is_read_in_its_own_order(mixture):
     assert len(many) > 57  # three of the large one
 
 
-@pytest.mark.parametrize("start", [1, 13, 39])
-def test_a_mix_resumes_with_exactly_the_rest(mixture, start):
+def test_a_mix_resumes_with_exactly_the_rest(mixture):
     config = config_of(mixture, [["few", None, None, 1.0], ["many", None, None, 3.0]], seed=4)
-    np.testing.assert_array_equal(
-        sequences(config, start, 5), sequences(config, 0, start + 5)[start * BATCH :]
-    )
+    whole = sequences(config, 0, 44)
+    for start in (1, 13, 39):
+        np.testing.assert_array_equal(sequences(config, start, 5), whole[start * BATCH :][:15])
 
 
 def test_a_mix_resumes_past_the_block_in_which_choices_are_counted(mixture, monkeypatch):
@@ -305,26 +305,23 @@ def test_random_windows_are_slices_of_stitched_documents(documents, seed):
 
 @pytest.mark.parametrize("mode", ["documents_fixed", "documents_random"])
 def test_document_stream_is_a_function_of_the_seed(documents, mode):
-    config = documents_config(documents, mode, seed=5)
-    whole = sequences(config, 0, 12)
-    np.testing.assert_array_equal(sequences(config, 0, 12), whole)
-    other = sequences(documents_config(documents, mode, seed=6), 0, 12)
-    assert not np.array_equal(other, whole)
+    first, again, other = (
+        sequences(documents_config(documents, mode, seed=seed), 0, 4) for seed in (5, 5, 6)
+    )
+    np.testing.assert_array_equal(again, first)
+    assert not np.array_equal(other, first)
 
 
-@pytest.mark.parametrize("seed", [0, 5])
-@pytest.mark.parametrize("mode", ["documents_fixed", "documents_random"])
+@pytest.mark.parametrize(("mode", "seed"), [("documents_fixed", 0), ("documents_random", 5)])
 def test_document_stream_resumes_with_exactly_the_rest(documents, mode, seed):
     config = documents_config(documents, mode, seed=seed, train_batch_size=4)  # 6 per epoch
     whole = sequences(config, 0, 9)
-    for start in (1, 2, 3, 5, 7):  # within and at the borders of epochs 0 to 4
+    for start in (1, 3, 7):  # within epoch 0, where epoch 2 begins, within epoch 4
         np.testing.assert_array_equal(sequences(config, start, 2), whole[start * 4 :][:8])
 
 
 def test_too_few_tokens_in_stitched_documents_are_named_while_reading(documents):
-    config = config_of(
-        documents, [["tiny", 1, "documents_fixed", 1.0]], input_fn="generic_text"
-    )
+    config = config_of(documents, [["tiny", 1, "documents_fixed", 1.0]], input_fn="generic_text")
     with pytest.raises(tf.errors.InvalidArgumentError, match="stitch more documents"):
         sequences(config, 0, 1)
 

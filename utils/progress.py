@@ -9,6 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 LOGGER = logging.getLogger(__name__)
+PROGRESS_LINE = "progress_line"
+"""Attribute of log records that say what the bar on a terminal says."""
 
 
 class Progress:
@@ -21,13 +23,12 @@ class Progress:
 
     def __init__(self, start: int, total: int):
         self._total = total
-        self._on_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=total,
             initial=start,
             unit="step",
             dynamic_ncols=True,
-            disable=not self._on_terminal,
+            disable=not sys.stderr.isatty(),
             file=sys.stderr,
         )
 
@@ -37,7 +38,7 @@ class Progress:
         self._bar.update(step - self._bar.n)
 
     def line(self, values: dict[str, Any]) -> None:
-        """Logs one interval; on a terminal the bar says it already."""
+        """Logs one interval; a terminal, where the bar says it already, does not show the line."""
         step = values["step"]
         speed = values["tokens_per_second"]
         parts = [
@@ -49,8 +50,7 @@ class Progress:
         ]
         if "epoch" in values:
             parts.append(f"epoch {values['epoch']:.2f}")
-        level = logging.DEBUG if self._on_terminal else logging.INFO
-        LOGGER.log(level, "  ".join(parts))
+        LOGGER.info("  ".join(parts), extra={PROGRESS_LINE: True})
 
     def close(self) -> None:
         """Ends the bar."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from utils.progress import PROGRESS_LINE
+
 LOG_FOLDER = "logs"
 
 
@@ -16,6 +18,8 @@ class _StderrHandler(logging.Handler):
     """Writes above a progress bar instead of through it."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, PROGRESS_LINE, False) and sys.stderr.isatty():
+            return
         tqdm.write(self.format(record), file=sys.stderr)
 
 

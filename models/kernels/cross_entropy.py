@@ -70,6 +70,7 @@ def log_normalizer_and_target(
         splittable=rows.dims,
         summed_dims=[vocab],
         gradient=gradient,
+        keeps_outputs=True,
         name="cross_entropy",
     )
     if vocab_slices == 1:

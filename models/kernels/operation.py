@@ -24,7 +24,9 @@ from utils.mesh_tensorflow import mtf
 TfFunction = Callable[..., Any]
 """From one tf.Tensor slice per input to one slice per output (a tuple if several)."""
 TfGradient = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Any]], Sequence[Any]]
-"""From slices (inputs, outputs, gradients of outputs or None) to gradients of inputs or None."""
+"""From slices (inputs, kept outputs, gradients of outputs or None) to gradients of inputs or None;
+outputs are kept only for a kernel that says ``keeps_outputs``, else the second argument is empty.
+"""
 
 
 def _as_tuple(value: Any) -> tuple:
@@ -56,6 +58,7 @@ class KernelOperation(mtf.Operation):
         splittable: Collection[mtf.Dimension],
         summed_dims: Collection[mtf.Dimension],
         gradient: Optional[TfGradient],
+        keeps_outputs: bool,
         differentiable: bool,
         multiply_adds: int,
         name: str,
@@ -64,6 +67,7 @@ class KernelOperation(mtf.Operation):
         self.multiply_adds = multiply_adds
         self._function = function
         self._gradient_function = gradient
+        self._keeps_outputs = keeps_outputs
         self._differentiable = differentiable
         self._outputs = [
             mtf.Tensor(self, shape, dtype, index=index)
@@ -142,16 +146,12 @@ class KernelGradientOperation(mtf.Operation):
     def __init__(self, forward: KernelOperation, grad_ys: Sequence[Optional[mtf.Tensor]]):
         self._forward = forward
         self._has_grad = [grad is not None for grad in grad_ys]
-        # The outputs are inputs here too: an explicit gradient may use them.
-        uses_outputs = forward._gradient_function is not None
-        inputs = (
-            forward.inputs
-            + (forward.outputs if uses_outputs else [])
-            + [grad for grad in grad_ys if grad is not None]
-        )
+        self._kept = forward.outputs if forward._keeps_outputs else []
+        inputs = forward.inputs + self._kept + [grad for grad in grad_ys if grad is not None]
         super().__init__(inputs, name=f"{forward.name}_gradient")
         # Two products for each of the forward part, which runs again without an explicit gradient.
-        self.multiply_adds = forward.multiply_adds * (2 if uses_outputs else 3)
+        runs_again = forward._gradient_function is None
+        self.multiply_adds = forward.multiply_adds * (3 if runs_again else 2)
         self._outputs = [
             mtf.Tensor(self, x.shape, x.dtype, index=index)
             for index, x in enumerate(x for x in forward.inputs if x.dtype.is_floating)
@@ -169,7 +169,7 @@ class KernelGradientOperation(mtf.Operation):
         xs = slices[: len(forward.inputs)]
         rest = list(slices[len(xs) :])
         if forward._gradient_function is not None:
-            ys = rest[: len(forward.outputs)]
+            ys = rest[: len(self._kept)]
             given = iter(rest[len(ys) :])
             dys = [next(given) if has else None for has in self._has_grad]
             gradients = forward._gradient_function(xs, ys, dys)
@@ -210,6 +210,7 @@ def kernel(
     name: str,
     summed_dims: Collection[mtf.Dimension] = (),
     gradient: Optional[TfGradient] = None,
+    keeps_outputs: bool = False,
     differentiable: bool = True,
     multiply_adds: int = 0,
 ) -> list[mtf.Tensor]:
@@ -224,6 +225,7 @@ def kernel(
         summed_dims: dimensions over whose slices the outputs that lack them are added up.
         gradient: explicit gradient; by default TensorFlow differentiates ``function``, which
             runs its forward part again.
+        keeps_outputs: whether ``gradient`` is given the outputs, which then stay in memory.
         differentiable: False for kernels with side effects or without a gradient.
         multiply_adds: of its matrix products on the whole tensors, for the dry run's count.
 
@@ -240,6 +242,7 @@ def kernel(
         splittable,
         summed_dims,
         gradient,
+        keeps_outputs,
         differentiable,
         multiply_adds,
         name,

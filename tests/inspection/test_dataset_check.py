@@ -130,4 +130,4 @@ def test_shares_of_the_mix(data):
 
 def test_no_dataset():
     with pytest.raises(ValueError, match="datasets must name at least one dataset; got none"):
-        dataset_report(load_config("tiny", ["datasets=[]"]))
+        dataset_report(load_config("tiny", ["datasets=[]", "eval_steps=0", "n_vocab=50257"]))

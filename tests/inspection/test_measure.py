@@ -1,5 +1,6 @@
 """The dry run's numbers against formulas and against a graph that is really built."""
 
+import functools
 import math
 import subprocess
 import sys
@@ -35,6 +36,11 @@ LAYOUTS = [
 
 def small(*overrides):
     return load_config("tiny", [*SMALL, *overrides])
+
+
+@functools.cache
+def measured_small(*overrides):
+    return measure(small(*overrides))
 
 
 def build(config, mesh):
@@ -85,8 +91,8 @@ def test_variables_are_those_of_a_built_graph():
 
 @pytest.mark.parametrize(("mesh_shape", "layout"), LAYOUTS)
 def test_slices_under_a_layout(mesh_shape, layout):
-    config = small(f"mesh_shape={mesh_shape}", f"layout={layout}")
-    run = measure(config)
+    run = measured_small(f"mesh_shape={mesh_shape}", f"layout={layout}")
+    config = run.config
     sizes, rules = dict(config.mesh_axes), dict(config.layout_rules)
     for variable in run.variables:
         pieces = math.prod(sizes[rules[name]] for name, _ in variable.dims if name in rules)
@@ -101,8 +107,8 @@ def test_slices_under_a_layout(mesh_shape, layout):
 
 @pytest.mark.parametrize(("mesh_shape", "layout"), LAYOUTS)
 def test_arithmetic_does_not_depend_on_the_layout(mesh_shape, layout):
-    config = small(f"mesh_shape={mesh_shape}", f"layout={layout}")
-    flops = measure(config).flops
+    run = measured_small(f"mesh_shape={mesh_shape}", f"layout={layout}")
+    config, flops = run.config, run.flops
     width, window = config.n_embd, config.n_ctx
     weights = 12 * config.n_layer * width**2 + config.n_vocab * width
     attention = 2 * config.n_layer * window * width

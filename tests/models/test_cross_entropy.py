@@ -95,8 +95,8 @@ def test_extreme_logits(mesh_shape, layout):
     got = loss_and_gradient(mesh_shape, layout, logits, TARGETS, np.ones((4, 6), np.float32), 0.0)
     log_z, target, probabilities, one_hot = reference(logits, TARGETS)
     assert all(np.isfinite(array).all() for array in got)
-    # Numbers of 1e4 have steps of 1e-3 in float32.
+    # Numbers of 1e4 have steps of 1e-3 in float32, and so have the normalisers of the slices.
     np.testing.assert_allclose(got[0], log_z - target, atol=2e-3)
-    np.testing.assert_allclose(got[1], probabilities - one_hot, atol=1e-6)
+    np.testing.assert_allclose(got[1], probabilities - one_hot, atol=2e-4)
     np.testing.assert_allclose(got[0][:2], np.log(20), atol=2e-3)
     np.testing.assert_allclose(got[0][2], 0.0, atol=1e-6)

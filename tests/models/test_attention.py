@@ -1,0 +1,160 @@
+"""Masked softmax attention against a dense one in numpy, whole and split."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.attention import attention_radius
+from models.kernels.attention import MASKED, masked_attention, window_bias
+from models.kernels.noise import Dropout, keep_mask
+from tests.support import (
+    assert_all_close,
+    make_config,
+    run_named,
+    run_tf,
+    value_and_gradients,
+)
+from utils.mesh_tensorflow import mtf
+
+LENGTH = 12
+BATCH, HEADS = mtf.Dimension("batch", 4), mtf.Dimension("heads", 6)
+SEQUENCE = mtf.Dimension("sequence", LENGTH)
+MEMORY = mtf.Dimension("memory_length", LENGTH)
+FEATURES = mtf.Dimension("features_per_head", 5)
+QUERY_DIMS, KEY_DIMS = [BATCH, SEQUENCE, HEADS, FEATURES], [BATCH, MEMORY, HEADS, FEATURES]
+LAYOUTS = [
+    ("x:1", ""),
+    ("x:4", "memory_length:x"),
+    ("x:4", "sequence:x"),
+    ("x:2,y:2", "batch:x,heads:y"),
+    ("x:2,y:2", "batch:x,memory_length:y"),
+    ("x:2,y:2", "sequence:x,memory_length:y"),
+    ("x:2,y:2", "memory_length:x,heads:y"),
+]
+on_all_layouts = pytest.mark.parametrize(("mesh_shape", "layout"), LAYOUTS)
+RANDOM = np.random.default_rng(11)
+Q, K, V, UPSTREAM = RANDOM.normal(size=(4, 4, LENGTH, 6, 5)).astype(np.float32)
+
+
+def sliding_mask(length: int, radius: int | None) -> np.ndarray:
+    """Which keys a query sees, spelled out."""
+    seen = np.zeros((length, length), bool)
+    for i in range(length):
+        for j in range(length):
+            seen[i, j] = j <= i and (radius is None or j > i - radius)
+    return seen
+
+
+def dense(q, k, v, upstream, radius, keep=1.0):
+    """Value and gradients of attention, in float64; ``keep`` multiplies the weights."""
+    q, k, v, upstream = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v, upstream))
+    scores = q @ k.swapaxes(-1, -2)
+    scores[..., ~sliding_mask(q.shape[2], radius)] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    kept = weights * keep
+    d_weights = upstream @ v.swapaxes(-1, -2) * keep
+    d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdims=True))
+    results = [kept @ v, d_scores @ k, d_scores.swapaxes(-1, -2) @ q, kept.swapaxes(-1, -2) @ upstream]
+    return [x.transpose(0, 2, 1, 3) for x in results]
+
+
+def attention(split, q, k, v, radius, dropout=None, rate=0.0):
+    return masked_attention(q, k, v, radius, split.slices(MEMORY), dropout, rate, "h0/attn/weights")
+
+
+def named(q=Q, k=K, v=V):
+    return [(q, QUERY_DIMS), (k, KEY_DIMS), (v, KEY_DIMS)]
+
+
+@on_all_layouts
+def test_value_and_gradients(mesh_shape, layout):
+    """Not scaled by the head size, as in GPT-Neo; 5 does not divide 12."""
+    radii = [None, 5]
+
+    def build(split, q, k, v, upstream):
+        results = []
+        for radius in radii:
+            mixed = attention(split, q, k, v, radius)
+            results += [mixed, *mtf.gradients([mtf.reduce_sum(mixed * upstream)], [q, k, v])]
+        return results
+
+    got = run_named(mesh_shape, layout, [*named(), (UPSTREAM, QUERY_DIMS)], build)
+    expected = [x for radius in radii for x in dense(Q, K, V, UPSTREAM, radius)]
+    assert_all_close(got, expected, 2e-6)
+
+
+@pytest.mark.parametrize("length", [11, 12])
+def test_window_edges(length):
+    """Windows of one key, of divisors, of neither, of the length and beyond it."""
+    radii = [1, 2, 3, 4, 5, 7, length - 1, length, length + 1, 256, None]
+    sequence, memory = (mtf.Dimension(dim.name, length) for dim in (SEQUENCE, MEMORY))
+    q, k, v = Q[:, :length], K[:, :length], V[:, :length]
+    got = run_named(
+        "x:1",
+        "",
+        [
+            (q, [BATCH, sequence, HEADS, FEATURES]),
+            (k, [BATCH, memory, HEADS, FEATURES]),
+            (v, [BATCH, memory, HEADS, FEATURES]),
+        ],
+        lambda split, *qkv: [attention(split, *qkv, radius) for radius in radii],
+    )
+    assert_all_close(got, [dense(q, k, v, v, radius)[0] for radius in radii], 2e-6)
+    assert_all_close([got[0]], [v], 1e-6)  # a window of one key is the query's own value
+
+
+@pytest.mark.parametrize("radius", [None, 1, 4, 9])
+def test_window_bias(radius):
+    bias = run_tf(lambda: window_bias(tf.range(7), tf.range(7), radius))
+    np.testing.assert_array_equal(bias, np.where(sliding_mask(7, radius), 0.0, MASKED))
+
+
+def test_window_bias_of_a_slice_counts_from_its_global_position():
+    bias = run_tf(lambda: window_bias(tf.range(4, 7), tf.range(2, 6), 3))
+    np.testing.assert_array_equal(bias == 0, sliding_mask(7, 3)[4:7, 2:6])
+
+
+@pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[0], LAYOUTS[1], LAYOUTS[5]])
+def test_extreme_scores_stay_finite(mesh_shape, layout):
+    """Scores of ±1e4, one row of the batch for each kind."""
+    q, k = np.zeros_like(Q), np.zeros_like(K)
+    q[..., 1] = 100.0
+    k[0, 7, :, 1] = 100.0  # one key takes all
+    k[1, 7, :, 1] = -100.0  # one key gets nothing
+    k[2, ..., 1] = 100.0  # all equal, 1e4
+    k[3, ..., 1] = -100.0  # all equal, -1e4
+
+    got = value_and_gradients(
+        mesh_shape, layout, named(q, k), lambda split, *qkv: attention(split, *qkv, 5), UPSTREAM
+    )
+
+    assert all(np.isfinite(array).all() for array in got)
+    # Where the keys are split, scores of 1e4 know the slices' shares to 1e-3.
+    assert_all_close(got, dense(q, k, V, UPSTREAM, 5), 5e-3 if layout else 2e-6)
+
+
+@pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[i] for i in (0, 1, 3, 5)])
+def test_dropout_of_the_weights(mesh_shape, layout):
+    """One mask in every layout, and the same in the gradient."""
+    rate, label = 0.3, "h0/attn/weights"
+
+    def build(split, q, k, v, upstream):
+        dropout = Dropout(q.mesh, seed=9, step=tf.constant(4))
+        mixed = attention(split, q, k, v, 5, dropout, rate)
+        loss = mtf.reduce_sum(mixed * upstream)
+        return [dropout.key(label), mixed, *mtf.gradients([loss], [q, k, v])]
+
+    key, *got = run_named(mesh_shape, layout, [*named(), (UPSTREAM, QUERY_DIMS)], build)
+
+    sizes = [4, 6, LENGTH, LENGTH]  # batch, heads, sequence, memory_length
+    keep = run_tf(lambda: keep_mask(tf.constant(key), [tf.range(n) for n in sizes], rate))
+    assert 0.25 < (keep == 0).mean() < 0.35
+    assert_all_close(got, dense(Q, K, V, UPSTREAM, 5, keep), 3e-6)
+
+
+def test_each_layer_has_its_own_radius():
+    config = make_config(
+        n_layer=3, attention_types=[[["global", "local", "global"], 1]], local_attention_radius=7
+    )
+    assert [attention_radius(config, layer) for layer in range(3)] == [None, 7, None]

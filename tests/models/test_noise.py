@@ -1,0 +1,158 @@
+"""Dropout noise: its statistics, its independence of the layout, and one mask for both passes."""
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.kernels.noise import Dropout, fold, hash_of_positions, keep_mask, label_id
+from tests.support import run_named, run_tf
+from utils.mesh_tensorflow import mtf
+
+ROWS, COLUMNS = 300, 400
+SIGMAS = 4.5  # of a normal deviate; past it once in 150,000
+
+
+def run_key(seed: int, step: int) -> tf.Tensor:
+    return fold(tf.constant(seed, tf.uint32), tf.constant(step))
+
+
+def bits_of(*keys: tf.Tensor) -> list[np.ndarray]:
+    """uint32 [ROWS, COLUMNS] for each key."""
+    positions = [tf.range(ROWS), tf.range(COLUMNS)]
+    return [hash_of_positions(key, positions) for key in keys]
+
+
+def correlation(left: np.ndarray, right: np.ndarray) -> float:
+    return float(np.corrcoef(left.ravel().astype(float), right.ravel().astype(float))[0, 1])
+
+
+def bound(count: int) -> float:
+    """Of the correlation of ``count`` independent pairs."""
+    return SIGMAS / np.sqrt(count)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.25, 0.5, 0.9])
+def test_rate_and_scale(rate):
+    masks = run_tf(
+        lambda: [
+            keep_mask(run_key(seed, 7), [tf.range(ROWS), tf.range(COLUMNS)], rate)
+            for seed in range(3)
+        ]
+    )
+    for mask in masks:
+        assert set(np.unique(mask)) == {0.0, np.float32(1 / (1 - rate))}
+        deviation = np.sqrt(rate * (1 - rate) / mask.size)
+        assert abs((mask == 0).mean() - rate) < SIGMAS * deviation
+        # Each row and each column has its share, too: no stripes.
+        for axis, length in ((0, ROWS), (1, COLUMNS)):
+            shares = (mask == 0).mean(axis)
+            expected = np.sqrt(rate * (1 - rate) / length)
+            assert abs(shares.std() / expected - 1) < SIGMAS / np.sqrt(2 * shares.size)
+            assert np.abs(shares - rate).max() < 6 * expected + 1 / length
+
+
+def test_bits_are_uniform():
+    [bits] = run_tf(lambda: bits_of(run_key(1, 2)))
+    for shift in (0, 8, 16, 24):
+        counts = np.bincount(((bits >> shift) & 255).ravel(), minlength=256)
+        expected = bits.size / 256
+        chi_square = ((counts - expected) ** 2 / expected).sum()
+        assert abs(chi_square - 255) < SIGMAS * np.sqrt(2 * 255), shift
+    # Nearly all of 120,000 values of 32 bits are distinct.
+    assert np.unique(bits).size > bits.size - 20
+
+
+def test_neighbours_are_uncorrelated():
+    """Rows, columns and diagonals, at several distances, of values and of masks."""
+    [bits] = run_tf(lambda: bits_of(run_key(3, 0)))
+    for values in (bits, bits < 2**32 // 10, bits & 1):
+        for down, right in [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (0, 64), (16, 0), (3, 5)]:
+            first = values[: ROWS - down, : COLUMNS - right]
+            second = values[down:, right:]
+            assert abs(correlation(first, second)) < bound(first.size), (down, right)
+
+
+def test_steps_seeds_and_labels_are_uncorrelated():
+    labels = ["embed", "h0/attn", "h0/mlp", "h1/attn", "h10/attn", "h0/attn/weights"]
+
+    def build():
+        keys = [run_key(seed, step) for seed in (0, 1, 2) for step in (0, 1, 2, 1000)]
+        keys += [fold(run_key(0, 0), tf.constant(label_id(name), tf.uint32)) for name in labels]
+        return bits_of(*keys)
+
+    results = run_tf(build)
+    assert len(results) == 18
+    for left, right in itertools.combinations(results, 2):
+        assert abs(correlation(left, right)) < bound(left.size)
+        assert (left == right).sum() < 10
+
+
+def test_transposed_coordinates_give_other_noise():
+    """The hash knows which coordinate is which: [i, j] and [j, i] are different places."""
+    [bits] = run_tf(lambda: bits_of(run_key(3, 0)))
+    square = bits[:, :ROWS]
+    upper = np.triu_indices(ROWS, 1)
+    assert abs(correlation(square[upper], square.T[upper])) < bound(upper[0].size)
+
+
+BATCH, SEQUENCE = mtf.Dimension("batch", 4), mtf.Dimension("sequence", 6)
+EMBD = mtf.Dimension("embd", 20)
+DIMS = [BATCH, SEQUENCE, EMBD]
+RANDOM = np.random.default_rng(1)
+X = (np.abs(RANDOM.normal(size=(4, 6, 20))) + 0.5).astype(np.float32)
+UPSTREAM = (np.abs(RANDOM.normal(size=(4, 6, 20))) + 0.5).astype(np.float32)
+
+
+def dropped(mesh_shape="x:1", layout="", seed=5, step=3, label="h0/attn", rate=0.4):
+    """(forward mask, mask of the gradient)."""
+
+    def build(_, x, upstream):
+        y = Dropout(x.mesh, seed, tf.constant(step))(x, rate, label)
+        return [y, *mtf.gradients([mtf.reduce_sum(y * upstream)], [x])]
+
+    y, gradient = run_named(mesh_shape, layout, [(X, DIMS), (UPSTREAM, DIMS)], build)
+    return y / X, gradient / UPSTREAM
+
+
+@pytest.fixture(scope="module")
+def whole() -> np.ndarray:
+    """The mask of an unsplit run."""
+    return dropped()[0]
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "layout"),
+    [
+        ("x:1", ""),
+        ("x:4", "batch:x"),
+        ("x:4", "embd:x"),
+        ("x:2,y:2", "batch:x,embd:y"),
+        ("x:2,y:2", "sequence:x,embd:y"),
+        ("x:2,y:2", "batch:x,sequence:y"),
+    ],
+)
+def test_layout_does_not_matter_and_the_gradient_has_the_same_mask(whole, mesh_shape, layout):
+    forward, backward = dropped(mesh_shape, layout)
+    np.testing.assert_allclose(forward, whole, rtol=1e-6)
+    np.testing.assert_allclose(backward, whole, rtol=1e-6)
+    assert 0.3 < (whole == 0).mean() < 0.5
+    np.testing.assert_allclose(whole[whole > 0], 1 / 0.6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"step": 4}, {"seed": 6}, {"label": "h1/attn"}])
+def test_each_step_seed_and_place_has_its_own_mask(whole, change):
+    other = dropped(**change)[0]
+    # Two independent masks differ where one of them drops: 2 * 0.4 * 0.6 = 48 % of 480.
+    assert 0.35 < ((other == 0) != (whole == 0)).mean() < 0.6
+
+
+def test_the_same_place_in_the_same_step_repeats(whole):
+    np.testing.assert_array_equal(dropped()[0], whole)
+
+
+def test_rate_zero_is_the_identity():
+    y, gradient = dropped(rate=0.0)
+    np.testing.assert_array_equal(y, np.ones_like(X))
+    np.testing.assert_array_equal(gradient, np.ones_like(X))
