@@ -13,6 +13,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from configs.schema import Config
+from models.kernels.operation import kernel
 from utils.mesh_tensorflow import mtf
 
 FINAL_FRACTION = 0.1  # of the peak rate, where the decay ends; GPT-3 paper, appendix B
@@ -98,18 +99,23 @@ def build_updates(
     factor = mtf.depend(_clip_factor(norm, config.gradient_clipping), [norm])
     operations: list[mtf.Operation] = []
     for variable, gradient in zip(variables, gradients):
-        operations += adam_update(variable, gradient * factor, rate, config)
+        operations += adam_update(variable, gradient, factor, rate, config)
     return Updates(operations, norm)
 
 
 def adam_update(
-    variable: mtf.Variable, gradient: mtf.Tensor, rate: mtf.Tensor, config: Config
+    variable: mtf.Variable,
+    gradient: mtf.Tensor,
+    factor: mtf.Tensor,
+    rate: mtf.Tensor,
+    config: Config,
 ) -> list[mtf.Operation]:
     """One Adam step with decoupled weight decay, without bias correction.
 
     Args:
         variable: any dims.
         gradient: of the same dims, float32.
+        factor: what the gradient is multiplied by; it must depend on all gradients.
         rate: learning rate, float32 scalar.
         config: beta1, beta2, epsilon, weight_decay.
 
@@ -130,13 +136,30 @@ def adam_update(
         )
         for slot in ("adam_m", "adam_v")
     ]
-    first = config.beta1 * moments[0] + (1.0 - config.beta1) * gradient
-    second = config.beta2 * moments[1] + (1.0 - config.beta2) * mtf.square(gradient)
-    update = first / (mtf.sqrt(second) + config.epsilon)
-    if config.weight_decay and decays(variable.name, config):
-        update += config.weight_decay * variable.value
+    decay = config.weight_decay if decays(variable.name, config) else 0.0
+
+    def step(weight, first, second, gradient, factor, rate):
+        # Nothing of this may start before all gradients are there: products of the old moments
+        # would otherwise be made early and held through the whole step.
+        with tf.control_dependencies([factor]):
+            gradient *= factor
+            first = config.beta1 * first + (1.0 - config.beta1) * gradient
+            second = config.beta2 * second + (1.0 - config.beta2) * tf.square(gradient)
+            update = first / (tf.sqrt(second) + config.epsilon)
+            if decay:
+                update += decay * weight
+            return update * rate, first, second
+
+    update, first, second = kernel(
+        step,
+        [variable.value, *moments, gradient, factor, rate],
+        [(variable.shape, tf.float32)] * 3,
+        splittable=variable.shape.dims,
+        name="adam",
+        differentiable=False,
+    )
     return [
-        mtf.assign_sub(variable, update * rate),
+        mtf.assign_sub(variable, update),
         mtf.assign(moments[0], first),
         mtf.assign(moments[1], second),
     ]

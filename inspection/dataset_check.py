@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, islice
 from typing import Optional
 
@@ -132,10 +133,14 @@ def _id_problem(records: Sequence[tuple[str, np.ndarray]], config: Config) -> Op
     return None
 
 
+# Most datasets of a config share one.
+_load_once = lru_cache(maxsize=4)(load_tokenizer)
+
+
 def _tokenizer(source: DatasetSource) -> Tokenizer:
     if source.dataset is None:
-        return load_tokenizer(GPT2_NAME)
-    return load_tokenizer(source.dataset.tokenizer_path, source.dataset.tokenizer_is_pretrained)
+        return _load_once(GPT2_NAME, True)
+    return _load_once(source.dataset.tokenizer_path, source.dataset.tokenizer_is_pretrained)
 
 
 def _visible(tokenizer: Tokenizer, ids: Sequence[int], config: Config) -> str:

@@ -14,7 +14,6 @@ from utils.checkpoints import check_variables
 from utils.devices import session_config
 
 
-
 def make_estimator(config: Config, model_fn: Callable[..., Any], devices: Sequence[str]) -> Any:
     """A TPUEstimator on CPUs or GPUs.
 

@@ -78,7 +78,9 @@ class Dropout:
     """
 
     def __init__(self, mesh: mtf.Mesh, seed: int, step: tf.Tensor):
-        key = fold(_uint32(seed), tf.cast(step, tf.uint32))
+        # Without the first mix, seed and step would meet in one exclusive or, and two seeds would
+        # share their masks in another order of steps.
+        key = fold(mix(_uint32(seed)), tf.cast(step, tf.uint32))
         self._key = mtf.import_tf_tensor(mesh, key, mtf.Shape([]))
         self._positions: dict[mtf.Dimension, mtf.Tensor] = {}
 

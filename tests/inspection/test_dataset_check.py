@@ -1,5 +1,6 @@
 """What --check_dataset says of good and of bad records."""
 
+import functools
 import os
 
 import pytest
@@ -19,8 +20,13 @@ def write(folder, name, records):
             writer.write(ids)
 
 
+@functools.cache
+def tokenizer():
+    return load_tokenizer()
+
+
 def text_record(text, length=N_CTX + 1):
-    ids = load_tokenizer().encode(text)
+    ids = tokenizer().encode(text)
     return (ids * (length // len(ids) + 1))[:length]
 
 

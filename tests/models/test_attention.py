@@ -55,7 +55,12 @@ def dense(q, k, v, upstream, radius, keep=1.0):
     kept = weights * keep
     d_weights = upstream @ v.swapaxes(-1, -2) * keep
     d_scores = weights * (d_weights - (d_weights * weights).sum(-1, keepdims=True))
-    results = [kept @ v, d_scores @ k, d_scores.swapaxes(-1, -2) @ q, kept.swapaxes(-1, -2) @ upstream]
+    results = [
+        kept @ v,
+        d_scores @ k,
+        d_scores.swapaxes(-1, -2) @ q,
+        kept.swapaxes(-1, -2) @ upstream,
+    ]
     return [x.transpose(0, 2, 1, 3) for x in results]
 
 

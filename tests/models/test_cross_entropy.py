@@ -7,7 +7,6 @@ from models.dimensions import Dimensions
 from models.kernels.cross_entropy import log_normalizer_and_target
 from models.losses import softmax_cross_entropy
 from tests.support import assert_all_close, make_config, run_named, value_and_gradients
-from utils.mesh_tensorflow import mtf
 
 DIMS = Dimensions.from_config(make_config(n_ctx=6, n_vocab=20), batch_size=4)
 BATCH, SEQUENCE, VOCAB = DIMS.batch, DIMS.sequence, DIMS.vocab

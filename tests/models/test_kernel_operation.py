@@ -147,7 +147,9 @@ def softmax_over_embd(x: mtf.Tensor) -> mtf.Tensor:
 
 def test_split_of_an_unsplittable_dimension_is_refused():
     with pytest.raises(ValueError) as caught:
-        run_named("x:2,y:2", "batch:x,embd:y", [draw(BATCH, EMBD)], lambda _, x: [softmax_over_embd(x)])
+        run_named(
+            "x:2,y:2", "batch:x,embd:y", [draw(BATCH, EMBD)], lambda _, x: [softmax_over_embd(x)]
+        )
     assert str(caught.value) == (
         "dimension embd of softmax must not be split; got a layout that puts it on mesh axis y. "
         "Remove embd from layout."
@@ -210,6 +212,7 @@ def test_explicit_gradient_sees_outputs_and_is_summed_over_the_mesh(mesh_shape, 
             x.shape.dims,
             "product",
             gradient=gradient,
+            keeps_outputs=True,
         )
         return y
 
@@ -223,12 +226,18 @@ def test_gradient_of_an_unused_output_is_none_for_an_explicit_gradient():
     seen = []
 
     def gradient(xs, ys, dys):
+        assert not ys  # the kernel does not keep them
         seen.append([dy is None for dy in dys])
         return [dys[1]]
 
     def build(_, x):
         _, copy = kernel(
-            lambda a: (a, a), [x], [(x.shape, x.dtype)] * 2, x.shape.dims, "twice", gradient=gradient
+            lambda a: (a, a),
+            [x],
+            [(x.shape, x.dtype)] * 2,
+            x.shape.dims,
+            "twice",
+            gradient=gradient,
         )
         return mtf.gradients([mtf.reduce_sum(copy * 2.0)], [x])
 

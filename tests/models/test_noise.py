@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.kernels.noise import Dropout, fold, hash_of_positions, keep_mask, label_id
+from models.kernels.noise import Dropout, hash_of_positions, keep_mask
 from tests.support import run_named, run_tf
 from utils.mesh_tensorflow import mtf
 
@@ -14,18 +14,23 @@ ROWS, COLUMNS = 300, 400
 SIGMAS = 4.5  # of a normal deviate; past it once in 150,000
 
 
-def run_key(seed: int, step: int) -> tf.Tensor:
-    return fold(tf.constant(seed, tf.uint32), tf.constant(step))
+def bits_of(*places: tuple[int, int, str]) -> list[np.ndarray]:
+    """uint32 [ROWS, COLUMNS] for each (seed, step, label)."""
+    mesh_input = np.zeros((), np.float32), []
 
+    def build(_, x):
+        return [Dropout(x.mesh, seed, tf.constant(step)).key(label) for seed, step, label in places]
 
-def bits_of(*keys: tf.Tensor) -> list[np.ndarray]:
-    """uint32 [ROWS, COLUMNS] for each key."""
-    positions = [tf.range(ROWS), tf.range(COLUMNS)]
-    return [hash_of_positions(key, positions) for key in keys]
+    keys = run_named("x:1", "", [mesh_input], build)
+    return run_tf(
+        lambda: [
+            hash_of_positions(tf.constant(key), [tf.range(ROWS), tf.range(COLUMNS)]) for key in keys
+        ]
+    )
 
 
 def correlation(left: np.ndarray, right: np.ndarray) -> float:
-    return float(np.corrcoef(left.ravel().astype(float), right.ravel().astype(float))[0, 1])
+    return float(np.corrcoef(left.ravel(), right.ravel())[0, 1])
 
 
 def bound(count: int) -> float:
@@ -37,8 +42,8 @@ def bound(count: int) -> float:
 def test_rate_and_scale(rate):
     masks = run_tf(
         lambda: [
-            keep_mask(run_key(seed, 7), [tf.range(ROWS), tf.range(COLUMNS)], rate)
-            for seed in range(3)
+            keep_mask(tf.constant(key, tf.uint32), [tf.range(ROWS), tf.range(COLUMNS)], rate)
+            for key in (0, 1, 3456789012)
         ]
     )
     for mask in masks:
@@ -54,7 +59,7 @@ def test_rate_and_scale(rate):
 
 
 def test_bits_are_uniform():
-    [bits] = run_tf(lambda: bits_of(run_key(1, 2)))
+    [bits] = bits_of((1, 2, "embed"))
     for shift in (0, 8, 16, 24):
         counts = np.bincount(((bits >> shift) & 255).ravel(), minlength=256)
         expected = bits.size / 256
@@ -66,7 +71,7 @@ def test_bits_are_uniform():
 
 def test_neighbours_are_uncorrelated():
     """Rows, columns and diagonals, at several distances, of values and of masks."""
-    [bits] = run_tf(lambda: bits_of(run_key(3, 0)))
+    [bits] = bits_of((3, 0, "h0/attn"))
     for values in (bits, bits < 2**32 // 10, bits & 1):
         for down, right in [(1, 0), (0, 1), (1, 1), (2, 0), (0, 2), (0, 64), (16, 0), (3, 5)]:
             first = values[: ROWS - down, : COLUMNS - right]
@@ -75,15 +80,11 @@ def test_neighbours_are_uncorrelated():
 
 
 def test_steps_seeds_and_labels_are_uncorrelated():
-    labels = ["embed", "h0/attn", "h0/mlp", "h1/attn", "h10/attn", "h0/attn/weights"]
-
-    def build():
-        keys = [run_key(seed, step) for seed in (0, 1, 2) for step in (0, 1, 2, 1000)]
-        keys += [fold(run_key(0, 0), tf.constant(label_id(name), tf.uint32)) for name in labels]
-        return bits_of(*keys)
-
-    results = run_tf(build)
-    assert len(results) == 18
+    # Small numbers side by side: were seed and step only xored, (0, 2) and (1, 1) would agree.
+    places = [(seed, step, "embed") for seed in range(4) for step in range(4)]
+    labels = ["h0/attn", "h0/mlp", "h1/attn", "h10/attn", "h0/attn/weights"]
+    results = bits_of(*places, *[(0, 0, label) for label in labels])
+    assert len(results) == 21
     for left, right in itertools.combinations(results, 2):
         assert abs(correlation(left, right)) < bound(left.size)
         assert (left == right).sum() < 10
@@ -91,7 +92,7 @@ def test_steps_seeds_and_labels_are_uncorrelated():
 
 def test_transposed_coordinates_give_other_noise():
     """The hash knows which coordinate is which: [i, j] and [j, i] are different places."""
-    [bits] = run_tf(lambda: bits_of(run_key(3, 0)))
+    [bits] = bits_of((3, 0, "h0/attn"))
     square = bits[:, :ROWS]
     upper = np.triu_indices(ROWS, 1)
     assert abs(correlation(square[upper], square.T[upper])) < bound(upper[0].size)

@@ -1,0 +1,401 @@
+"""Training through the command line: what a run leaves, and that no interruption changes it."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from configs.load import load_config
+from tests.end_to_end.workshop import (
+    BATCH,
+    LOG_EVERY,
+    STEPS,
+    STEPS_PER_CHECKPOINT,
+    Result,
+    finish,
+    once,
+    wait_for_step,
+)
+
+RECORDS = 23
+METRICS = {"step", "loss", "learning_rate", "grad_norm", "tokens_per_second", "epoch"}
+LOGGED = [1, *range(LOG_EVERY, STEPS + 1, LOG_EVERY)]
+
+
+def assert_same(left, right):
+    """Equal to the bit, in every variable: weights, optimizer slots and step."""
+    assert left.keys() == right.keys()
+    different = [name for name in left if not np.array_equal(left[name], right[name])]
+    assert not different
+
+
+def assert_close(left, right, tolerance):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=0, atol=tolerance, err_msg=name)
+
+
+def without_speed(line):
+    return {key: value for key, value in line.items() if key != "tokens_per_second"}
+
+
+# ---- a run from start to end -------------------------------------------------------------------
+
+
+def test_a_run_ends_by_itself(trained):
+    assert trained.code == 0
+    assert trained.out == ""  # stdout is for results
+    last = trained.err.splitlines()[-1]
+    assert last.endswith(f"done: runs/trained/model.ckpt-{STEPS}")
+    assert "Traceback" not in trained.err
+    assert "Warning" not in trained.err
+
+
+def test_progress_without_a_terminal_is_plain_lines(trained, workshop):
+    steps = [line for line in trained.err.splitlines() if f"/{STEPS}  loss " in line]
+    assert len(steps) == len(LOGGED)
+    assert f"step {STEPS}/{STEPS}  loss " in steps[-1]
+    assert "\r" not in trained.err
+    log = (workshop.folder / "logs" / "trained.log").read_text().splitlines()
+    assert [line for line in log if line in trained.err.splitlines()] == log
+    assert set(steps) <= set(log)
+
+
+def test_metrics_hold_a_line_per_interval(trained, workshop):
+    lines = workshop.metrics("trained")
+    assert [line["step"] for line in lines] == LOGGED
+    for line in lines:
+        assert line.keys() == METRICS
+        assert all(math.isfinite(value) for value in line.values())
+        assert line["epoch"] == pytest.approx(line["step"] * BATCH / RECORDS, abs=1e-4)
+        assert line["tokens_per_second"] > 0
+        assert line["grad_norm"] > 0
+    assert lines[0]["loss"] == pytest.approx(math.log(60), abs=0.2)  # as good as guessing
+    assert lines[-1]["loss"] < 2.5
+
+
+def test_learning_rate_follows_the_schedule(trained, workshop):
+    for line in workshop.metrics("trained"):
+        made = line["step"] - 1  # updates before this one
+        decayed = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * made / STEPS))
+        expected = 0.01 * decayed * min(made / 3, 1)
+        assert line["learning_rate"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_tensorboard_shows_what_the_metrics_say(trained, workshop):
+    [events] = workshop.run_folder("trained").glob("events.out.tfevents.*")
+    shown = {"loss": {}, "learning_rate": {}}
+    for event in tf.compat.v1.train.summary_iterator(str(events)):
+        for value in event.summary.value:
+            if value.tag in shown:
+                shown[value.tag][event.step] = value.simple_value
+    logged = {line["step"]: line for line in workshop.metrics("trained")}
+    for tag, values in shown.items():
+        assert len(values) >= STEPS // LOG_EVERY
+        both = values.keys() & logged.keys()
+        assert len(both) >= STEPS // LOG_EVERY - 1
+        for step in both:
+            assert values[step] == pytest.approx(logged[step][tag], rel=1e-6)
+
+
+def test_resolved_config_loads_again(trained, workshop):
+    folder = workshop.run_folder("trained")
+    again, first = (
+        load_config(str(folder / "config.json")),
+        load_config(f"{folder}/../../trained.json"),
+    )
+    assert again == first
+    assert again.warnings == first.warnings
+    assert json.loads((folder / "config.json").read_text()) == first.to_json_dict()
+
+
+def test_the_newest_checkpoints_are_kept(trained, workshop):
+    every = range(0, STEPS + 1, STEPS_PER_CHECKPOINT)
+    assert workshop.checkpoints("trained") == list(every)[-5:]  # max_to_keep by default
+    state = tf.train.get_checkpoint_state(str(workshop.run_folder("trained")))
+    names = [os.path.basename(path) for path in state.all_model_checkpoint_paths]
+    assert names == [f"model.ckpt-{step}" for step in list(every)[-5:]]
+    assert state.model_checkpoint_path.endswith(f"model.ckpt-{STEPS}")
+
+
+def test_checkpoints_hold_weights_and_optimizer(trained, workshop):
+    variables = workshop.variables("trained")
+    assert variables["global_step"] == STEPS
+    weights = [name for name in variables if not name.endswith(("adam_m", "adam_v"))]
+    weights.remove("global_step")
+    assert {"gpt2/wte", "gpt2/wpe", "gpt2/h0/attn/q", "gpt2/h1/norm_1/g"} <= set(weights)
+    slots = {f"{name}/{slot}" for name in weights for slot in ("adam_m", "adam_v")}
+    assert variables.keys() == {*weights, *slots, "global_step"}
+    assert all(np.isfinite(value).all() for value in variables.values())
+    assert all(np.abs(variables[f"{name}/adam_v"]).max() > 0 for name in weights)
+
+
+def test_a_run_that_is_done_says_so(trained, workshop, program):
+    before = {
+        file.name: file.stat().st_mtime_ns for file in workshop.run_folder("trained").iterdir()
+    }
+    start = time.monotonic()
+    result = program("--model", "trained.json")
+    assert time.monotonic() - start < 5.0
+    assert result.code == 0
+    assert f"runs/trained is trained: {STEPS} of {STEPS} steps. Raise train_steps" in result.err
+    assert "building" not in result.err
+    after = {
+        file.name: file.stat().st_mtime_ns for file in workshop.run_folder("trained").iterdir()
+    }
+    assert after == before
+
+
+def test_step_n_holds_exactly_n_updates(workshop, program):
+    """Gradients clipped to nothing leave weight decay, which multiplies by 1 - 0.2 * 0.25."""
+    config = workshop.config(
+        "counted",
+        train_steps=7,
+        lr=0.2,
+        weight_decay=0.25,
+        gradient_clipping=1e-30,
+        warmup_steps=0,
+        lr_decay=None,
+        lr_decay_end=None,
+        max_to_keep=9,
+    )
+    assert program("--model", config, "--steps_per_checkpoint", 3).code == 0
+    assert workshop.checkpoints("counted") == [0, 3, 6, 7]
+    first = workshop.variables("counted", 0)["gpt2/h0/attn/q"]
+    for step in (3, 6, 7):
+        variables = workshop.variables("counted", step)
+        assert variables["global_step"] == step
+        np.testing.assert_allclose(variables["gpt2/h0/attn/q"], first * 0.95**step, rtol=1e-5)
+
+
+# ---- interruptions -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def interrupted(workshop):
+    """A run that is killed, resumed, asked to stop twice and resumed each time."""
+
+    def make():
+        config = workshop.config("interrupted")
+        command = ["--model", config, "--steps_per_checkpoint", STEPS_PER_CHECKPOINT]
+        ends = []
+        for number, step in (
+            (signal.SIGKILL, STEPS_PER_CHECKPOINT + 10),
+            (signal.SIGTERM, 2 * STEPS_PER_CHECKPOINT + 10),
+            (signal.SIGINT, 3 * STEPS_PER_CHECKPOINT + 5),
+        ):
+            process = workshop.start(*command)
+            wait_for_step(workshop, "interrupted", step, process)
+            process.send_signal(number)
+            result = finish(process)
+            metrics = workshop.run_folder("interrupted") / "metrics.jsonl"
+            ends.append((result, workshop.checkpoints("interrupted"), metrics.read_text()))
+        return [*ends, (workshop.run(*command), workshop.checkpoints("interrupted"), "")]
+
+    return [
+        (Result(*result), checkpoints, [json.loads(line) for line in text.splitlines()])
+        for result, checkpoints, text in once(workshop, "interrupted", make)
+    ]
+
+
+def test_kill_leaves_the_checkpoint_before(interrupted):
+    result, checkpoints, lines = interrupted[0]
+    assert result.code == -signal.SIGKILL
+    assert checkpoints[-1] < lines[-1]["step"]  # work is lost, and done again
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "SIGTERM"), (2, "SIGINT")])
+def test_signals_save_and_stop(interrupted, number, name):
+    result, checkpoints, lines = interrupted[number]
+    assert result.code == 0
+    assert result.out == ""
+    assert f"{name}: saving and stopping after this step" in result.err
+    step = lines[-1]["step"]
+    assert step < STEPS
+    assert checkpoints[-1] == step
+    assert result.err.splitlines()[-1].endswith(
+        f"stopped by {name}: runs/interrupted/model.ckpt-{step}"
+    )
+
+
+def test_each_run_goes_on_where_the_one_before_stopped(interrupted):
+    for before, after in zip(interrupted, interrupted[1:]):
+        assert f"resuming from runs/interrupted/model.ckpt-{before[1][-1]}\n" in after[0].err
+    assert interrupted[-1][0].code == 0
+
+
+def test_an_interrupted_run_equals_an_unbroken_one(trained, interrupted, workshop):
+    assert workshop.checkpoints("interrupted")[-1] == STEPS
+    assert_same(workshop.variables("interrupted"), workshop.variables("trained"))
+
+
+def test_metrics_of_an_interrupted_run_have_no_duplicates(trained, interrupted, workshop):
+    lines = workshop.metrics("interrupted")
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(set(steps))
+    assert set(steps) >= set(LOGGED)
+    unbroken = {line["step"]: without_speed(line) for line in workshop.metrics("trained")}
+    both = [line for line in lines if line["step"] in unbroken]
+    assert len(both) == len(LOGGED)
+    for line in both:
+        assert without_speed(line) == unbroken[line["step"]]
+
+
+# ---- meshes ------------------------------------------------------------------------------------
+
+TWO = ["--gpu_ids", "device:CPU:0", "device:CPU:1"]
+
+
+@pytest.fixture(scope="module")
+def on_two(workshop):
+    """Two equal runs on two virtual devices."""
+
+    def make():
+        results = []
+        for name in ("two", "two_again"):
+            config = workshop.config(name, train_steps=20, mesh_shape="x:2", layout="batch:x")
+            results.append(workshop.run("--model", config, "--steps_per_checkpoint", 10, *TWO))
+        return results
+
+    results = [Result(*result) for result in once(workshop, "on_two", make)]
+    assert [result.code for result in results] == [0, 0], results
+    return results
+
+
+def test_equal_runs_on_a_mesh_are_equal(on_two, workshop):
+    assert_same(workshop.variables("two"), workshop.variables("two_again"))
+    first, second = workshop.metrics("two"), workshop.metrics("two_again")
+    assert [without_speed(line) for line in first] == [without_speed(line) for line in second]
+
+
+def test_a_run_goes_on_on_another_mesh(on_two, workshop, program):
+    config = workshop.copy_run("two", "moved", step=10, train_steps=20)
+    shutil.copy(workshop.run_folder("two") / "metrics.jsonl", workshop.run_folder("moved"))
+    assert program("--model", config).code == 0
+    assert_close(workshop.variables("moved"), workshop.variables("two"), 1e-6)
+    losses = [[line["loss"] for line in workshop.metrics(name)] for name in ("moved", "two")]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
+
+
+def test_a_run_resumes_on_its_mesh_and_is_the_same(on_two, workshop, program):
+    config = workshop.copy_run(
+        "two", "two_resumed", step=10, train_steps=20, mesh_shape="x:2", layout="batch:x"
+    )
+    assert program("--model", config, *TWO).code == 0
+    assert_same(workshop.variables("two_resumed"), workshop.variables("two"))
+
+
+# ---- what ends or refuses a run ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps_per_checkpoint", [1, 100])
+def test_a_loss_that_is_no_number_stops_the_run(workshop, program, steps_per_checkpoint):
+    name = f"diverged_{steps_per_checkpoint}"
+    config = workshop.config(name, train_steps=100, lr=1e30, warmup_steps=0)
+    result = program("--model", config, "--steps_per_checkpoint", steps_per_checkpoint)
+    assert result.code == 1
+    assert result.out == ""
+    message = result.err.splitlines()[-1]
+    # The first update makes the weights huge; the second step shows it.
+    assert message.startswith("main.py: error: loss must be finite; got nan at step 2. ")
+    # A checkpoint that already gives that loss is not a good one.
+    assert f"Last good checkpoint: runs/{name}/model.ckpt-0. " in message
+    assert "Traceback" not in result.err
+    assert workshop.checkpoints(name)[-1] < 2
+    assert np.isfinite(workshop.variables(name, 0)["gpt2/wte"]).all()
+    assert [line["step"] for line in workshop.metrics(name)] == [1]
+
+
+def test_new_needs_a_yes(trained, workshop, program):
+    config = workshop.copy_run("trained", "kept")
+    result = program("--model", config, "--new")
+    assert result.code == 2
+    assert result.err.splitlines()[-1] == (
+        "main.py: error: --new must be confirmed; got no terminal to ask on. Add --yes to delete "
+        "runs/kept."
+    )
+    assert workshop.checkpoints("kept") == workshop.checkpoints("trained")
+
+
+def test_new_starts_over(trained, workshop, program):
+    config = workshop.copy_run("trained", "renewed", train_steps=2)
+    (workshop.run_folder("renewed") / "eval_nosacred.jsonl").write_text("{}\n")
+    result = program("--model", config, "--new", "--yes")
+    assert result.code == 0, result.err
+    assert "resuming" not in result.err
+    assert workshop.checkpoints("renewed") == [0, 2]
+    assert [line["step"] for line in workshop.metrics("renewed")] == [1, 2]
+    assert workshop.metrics("renewed")[0]["loss"] == workshop.metrics("trained")[0]["loss"]
+    assert not (workshop.run_folder("renewed") / "eval_nosacred.jsonl").exists()
+
+
+def test_another_batch_size_is_refused_on_resume(trained, workshop, program):
+    config = workshop.copy_run("trained", "resized", train_steps=STEPS + 1, train_batch_size=5)
+    result = program("--model", config)
+    assert result.code == 2
+    assert "train_batch_size must stay 4 when a run is resumed" in result.err
+    assert workshop.checkpoints("resized")[-1] == STEPS
+
+
+def test_other_layers_than_the_checkpoint_are_named(trained, workshop, program):
+    config = workshop.copy_run(
+        "trained",
+        "deeper",
+        train_steps=STEPS + 1,
+        n_layer=3,
+        attention_types=[[["global"], 3]],
+    )
+    result = program("--model", config)
+    assert result.code == 2
+    message = result.err.splitlines()[-1]
+    assert message.startswith(
+        f"main.py: error: checkpoint runs/deeper/model.ckpt-{STEPS} must hold the variables of "
+        "the config; got gpt2/h2/"
+    )
+    assert "missing" in message
+    assert workshop.checkpoints("deeper") == workshop.checkpoints("trained")
+
+
+@pytest.mark.parametrize("ending", ["data-00000-of-00001", "index"])
+def test_a_lost_checkpoint_file_is_named(trained, workshop, program, ending):
+    name = f"lost_{ending[:4]}"
+    config = workshop.copy_run("trained", name, train_steps=STEPS + 1)
+    (workshop.run_folder(name) / f"model.ckpt-{STEPS}.{ending}").unlink()
+    start = time.monotonic()
+    result = program("--model", config)
+    assert time.monotonic() - start < 2.0
+    assert result.code == 2
+    assert f"checkpoint runs/{name}/model.ckpt-{STEPS} must " in result.err.splitlines()[-1]
+
+
+def test_a_checkpoint_that_was_cut_short_is_named(trained, workshop, program):
+    config = workshop.copy_run("trained", "cut", train_steps=STEPS + 1)
+    file = workshop.run_folder("cut") / f"model.ckpt-{STEPS}.data-00000-of-00001"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    result = program("--model", config)
+    assert result.code == 2
+    assert f"checkpoint runs/cut/model.ckpt-{STEPS} must be readable; " in result.err
+
+
+def test_a_wrong_record_is_named(workshop, program):
+    """It is met while training: the run stops with one line that says which data set."""
+    from data.records import RecordWriter
+
+    with RecordWriter(str(workshop.folder / "wrong"), "train") as writer:
+        for number in range(9):
+            writer.write([1] * (12 if number < 8 else 7))
+    dataset = json.loads((workshop.folder / "base.json").read_text())["datasets"][0][0]
+    dataset |= {"id": "wrong", "path": "wrong/train_*.tfrecords", "eval_path": None}
+    config = workshop.config("wrong", datasets=[[dataset, None, None, None]])
+    result = program("--model", config)
+    assert result.code == 1
+    message = result.err.splitlines()[-1]
+    assert message.startswith("main.py: error: ")
+    assert "sequences of wrong must hold n_ctx + 1 ids" in message
+    assert "--chunk_size 11" in message
