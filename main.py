@@ -124,7 +124,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
     with StopOnSignal() as stop:
         hooks = [
             RunFolder(config, checkpoint),
-            FiniteLossGuard(lambda: latest_checkpoint(config.model_path)),
+            FiniteLossGuard(config.model_path),
             MetricsLog(
                 config.model_path,
                 config.log_every_steps,
@@ -224,6 +224,21 @@ MODES = {
     "print_config": print_config,
 }
 
+UNBUILT_FLAGS = (
+    ("tpu", "run on the CPU, or on GPUs with --gpu_ids"),
+    ("export", "use --predict for texts"),
+    ("auto_layout", "compare layouts with --dry_run"),
+    ("auto_layout_and_mesh_shape", "compare meshes with --dry_run"),
+    ("entmax_sampling", "use --top_k or --top_p"),
+)
+"""GPT-Neo's flags that are accepted and not acted on yet, and what to do in place of each."""
+
+
+def _refuse_unbuilt(arguments: argparse.Namespace) -> None:
+    for flag, remedy in UNBUILT_FLAGS:
+        if getattr(arguments, flag):
+            raise ValueError(f"--{flag} is not built yet. Leave it out and {remedy}.")
+
 
 def run(arguments: argparse.Namespace) -> None:
     """Does what the flags ask for.
@@ -232,6 +247,7 @@ def run(arguments: argparse.Namespace) -> None:
         ValueError: flags, config, data or checkpoint are unusable.
         RuntimeError: the run failed.
     """
+    _refuse_unbuilt(arguments)
     config = load_config(
         arguments.model,
         arguments.overrides,
@@ -266,9 +282,21 @@ def main(argv: Optional[list[str]] = None) -> int:
 def _report(error: Exception, debug: bool, code: int) -> int:
     if debug:
         raise error
-    text = str(error) if isinstance(error, ConfigError) else str(error).strip().splitlines()[0]
+    text = str(error) if isinstance(error, ConfigError) else _reason(error)
     print(f"main.py: error: {text}", file=sys.stderr)
     return code
+
+
+def _reason(error: Exception) -> str:
+    """The one line of an error that says what is wrong.
+
+    TensorFlow puts a header, the stack of the failed node and its name above that line.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line for line in lines if line != "Graph execution error:"]
+    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
+    lines = lines[nodes[-1] + 1 :] if nodes else lines
+    return lines[0] if lines else type(error).__name__
 
 
 if __name__ == "__main__":

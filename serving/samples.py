@@ -63,12 +63,13 @@ def sample_texts(
     Returns:
         Texts; each begins with the prompt unless the config's remove_partial_sequences is set.
     """
-    [completions] = engine.generate([tokenizer.encode(prompt)], sampling, samples)
+    ids = tokenizer.encode(prompt)
+    [completions] = engine.generate([ids], sampling, samples)
     texts = []
     for completion in completions:
-        continuation = tokenizer.decode(completion.continuation)
-        if engine.config.remove_partial_sequences:
-            texts.append(continuation)
+        # An empty prompt is continued from an end of text that nobody wrote.
+        if engine.config.remove_partial_sequences or not ids:
+            texts.append(tokenizer.decode(completion.continuation))
         else:
             texts.append(tokenizer.decode(completion.prompt + completion.continuation))
     return texts

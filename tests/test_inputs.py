@@ -24,7 +24,7 @@ EOS = N_VOCAB - 1
 
 
 def config_of(folder, entries=None, **values):
-    """A config whose data sets are folders below `folder`, `name` or [name, stitch, mode, weight]."""
+    """A config of data sets below `folder`, each a name or [name, stitch, mode, weight]."""
     entries = entries or ["tiny"]
     datasets = []
     for entry in entries:

@@ -16,18 +16,26 @@ def latest_checkpoint(model_path: str) -> Optional[str]:
     Raises:
         ValueError: the folder names a checkpoint whose files are missing or damaged.
     """
+    state_file = os.path.join(model_path, "checkpoint")
     try:
-        path = tf.train.latest_checkpoint(model_path)
-    except tf.errors.OpError as error:
-        raise _damaged(os.path.join(model_path, "checkpoint"), error) from error
-    state = tf.train.get_checkpoint_state(model_path)
-    if path is None and state is not None and state.model_checkpoint_path:
+        state = tf.train.get_checkpoint_state(model_path)
+    except (tf.errors.OpError, ValueError):
+        state = None
+    if state is None:
+        # TensorFlow takes a damaged state file for none, and the run would begin again.
+        if tf.io.gfile.exists(state_file):
+            raise ValueError(
+                f"{state_file} must name the newest checkpoint; got a file that cannot be read. "
+                'Write model_checkpoint_path: "model.ckpt-<step>" into it.'
+            )
+        return None
+    path = tf.train.latest_checkpoint(model_path)
+    if path is None:
         raise ValueError(
             f"checkpoint {state.model_checkpoint_path} must have an .index file; got none. "
-            f"Restore the file, or edit {model_path}/checkpoint to name another one."
+            f"Restore the file, or edit {state_file} to name another one."
         )
-    if path is not None:
-        check_checkpoint(path)
+    check_checkpoint(path)
     return path
 
 
@@ -49,7 +57,8 @@ def check_checkpoint(path: str) -> None:
         for name in shapes:
             if name.endswith("global_step") or name == max(shapes):
                 reader.get_tensor(name)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        # IndexError: what the reader makes of a file that ends early.
         raise _damaged(path, error) from error
     shards = tf.io.gfile.glob(f"{path}.data-*")
     expected = int(shards[0].rsplit("-of-", 1)[1]) if shards else 1

@@ -38,11 +38,11 @@ class FiniteLossGuard(tf.compat.v1.train.SessionRunHook):
     It must run before the hook that saves checkpoints, so that no bad weights are kept.
 
     Args:
-        last_checkpoint: returns the path of the newest checkpoint, or None.
+        model_path: folder of the run.
     """
 
-    def __init__(self, last_checkpoint: Callable[[], Optional[str]]):
-        self._last_checkpoint = last_checkpoint
+    def __init__(self, model_path: str):
+        self._model_path = model_path
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the metrics of the step."""
@@ -55,30 +55,37 @@ class FiniteLossGuard(tf.compat.v1.train.SessionRunHook):
             if not math.isfinite(values[key]):
                 raise NonFiniteLossError(
                     f"{meaning} must be finite; got {values[key]} at step {values['step']}. "
-                    f"Last good checkpoint: {self._last_checkpoint() or 'none'}. Continue from "
+                    f"Last good checkpoint: {self._last_good(values['step'])}. Continue from "
                     "there with a lower lr, a longer warm-up or stronger gradient_clipping."
                 )
+
+    def _last_good(self, bad_step: int) -> str:
+        """The newest checkpoint whose weights are older than those that gave the bad step."""
+        state = tf.train.get_checkpoint_state(self._model_path)
+        paths = state.all_model_checkpoint_paths if state is not None else []
+        good = [path for path in paths if int(path.rsplit("-", 1)[1]) < bad_step - 1]
+        return good[-1] if good else "none"
 
 
 def drop_metrics_after(path: str, step: int) -> None:
     """Removes lines of steps past ``step``: work of a killed run that is done again."""
     if not tf.io.gfile.exists(path):
         return
-    kept, dropped = [], 0
     with tf.io.gfile.GFile(path) as file:
-        for line in file:
-            try:
-                keep = json.loads(line)["step"] <= step
-            except (ValueError, KeyError, TypeError):  # a line cut short by the kill
-                keep = False
-            dropped += not keep
-            if keep:
-                kept.append(line)
-    if dropped:
+        lines = file.read().split("\n")
+    kept = [line for line in lines if _is_line_until(line, step)]
+    if lines != [*kept, ""]:  # or the newline of the last line is missing
         temporary = f"{path}.tmp"
         with tf.io.gfile.GFile(temporary, "w") as file:
-            file.write("".join(kept))
+            file.write("".join(f"{line}\n" for line in kept))
         tf.io.gfile.rename(temporary, path, overwrite=True)
+
+
+def _is_line_until(line: str, step: int) -> bool:
+    try:
+        return bool(json.loads(line)["step"] <= step)
+    except (ValueError, KeyError, TypeError):  # cut short by the kill
+        return False
 
 
 class MetricsLog(tf.compat.v1.train.SessionRunHook):

@@ -6,9 +6,7 @@ session and are never changed afterwards; a test that trains on copies them firs
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -49,16 +47,7 @@ def trained(workshop) -> Result:
 
 
 @pytest.fixture
-def program(workshop, monkeypatch, capfd) -> Iterator[Program]:
-    """Calls main.py in the workshop; log settings are put back."""
+def program(workshop, monkeypatch, capfd) -> Program:
+    """Calls main.py in the workshop."""
     monkeypatch.chdir(workshop.folder)
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        yield Program(capfd)
-    finally:
-        for handler in root.handlers:
-            if handler not in handlers:
-                handler.close()
-        root.handlers[:] = handlers
-        root.setLevel(level)
+    return Program(capfd)

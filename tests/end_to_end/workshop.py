@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -207,11 +208,19 @@ class Program:
         self._capfd = capfd
 
     def __call__(self, *words: Any) -> Result:
+        """Calls it; the settings of the log are put back."""
         self._capfd.readouterr()
+        root = logging.getLogger()
+        handlers, level = root.handlers[:], root.level
         try:
             code = main.main([str(word) for word in words])
         except SystemExit as stop:  # argparse
             code = int(stop.code or 0)
+        finally:
+            for handler in set(root.handlers) - set(handlers):
+                handler.close()
+            root.handlers[:] = handlers
+            root.setLevel(level)
         captured = self._capfd.readouterr()
         return Result(code, captured.out, captured.err)
 

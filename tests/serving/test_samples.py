@@ -1,0 +1,123 @@
+"""Prompts and samples as text."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from serving.engine import Completion, Sampling
+from serving.samples import (
+    DEFAULT_PROMPT,
+    format_samples,
+    read_prompt,
+    sample_texts,
+    tokenizer_of,
+    write_predictions,
+)
+from tests.support import make_config
+
+SAMPLING = Sampling(1.0, 0, 1.0, 0, 5, None)
+
+
+class Letters:
+    """A tokenizer of letters: a = 0."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(ord("a") + number) for number in ids)
+
+
+class EchoEngine:
+    """Continues a prompt by its last token, once more for each sample."""
+
+    def __init__(self, config):
+        self.config = config
+        self.calls = []
+
+    def generate(self, prompts, sampling, samples):
+        self.calls.append((prompts, sampling, samples))
+        fitted = [ids or [25] for ids in prompts]  # as the engine starts an empty one
+        return [
+            [Completion(ids, ids[-1:] * (number + 1), False) for number in range(samples)]
+            for ids in fitted
+        ]
+
+
+def test_prompt_of_a_file(tmp_path):
+    file = tmp_path / "prompt.txt"
+    for content, prompt in [
+        ("Once", "Once"),
+        ("Once\n", "Once"),
+        ("Once\n\n", "Once\n"),
+        ("  Grüße 雪\nzwei", "  Grüße 雪\nzwei"),
+        ("", ""),
+    ]:
+        file.write_text(content, encoding="utf-8")
+        assert read_prompt(str(file)) == prompt
+
+
+def test_prompt_of_standard_input_and_the_built_in_one():
+    assert read_prompt("-", "Once upon\n") == "Once upon"
+    assert read_prompt(None) == DEFAULT_PROMPT
+    assert len(DEFAULT_PROMPT.split()) > 20
+
+
+def test_prompt_that_cannot_be_read(tmp_path):
+    missing = str(tmp_path / "missing.txt")
+    with pytest.raises(ValueError) as caught:
+        read_prompt(missing)
+    text = str(caught.value)
+    assert text.startswith(f"--prompt must be a readable UTF-8 text file; got {missing} (")
+    assert text.endswith("). Name a file, or - for standard input.")
+    assert "No such file" in text
+
+    binary = tmp_path / "latin.txt"
+    binary.write_bytes("Grüße".encode("latin-1"))
+    with pytest.raises(ValueError, match="readable UTF-8 text file; got .*latin.txt .*decode"):
+        read_prompt(str(binary))
+    with pytest.raises(ValueError, match="readable UTF-8 text file"):
+        read_prompt(str(tmp_path))
+
+
+def test_samples_begin_with_the_prompt():
+    engine = EchoEngine(make_config())
+    texts = sample_texts(engine, Letters(), "abc", SAMPLING, 2)
+    assert texts == ["abcc", "abccc"]
+    assert engine.calls == [([[0, 1, 2]], SAMPLING, 2)]
+
+
+def test_samples_without_the_prompt():
+    engine = EchoEngine(make_config(remove_partial_sequences=True))
+    assert sample_texts(engine, Letters(), "abc", SAMPLING, 2) == ["c", "cc"]
+
+
+def test_samples_of_an_empty_prompt_do_not_show_what_stood_in_for_it():
+    assert sample_texts(EchoEngine(make_config()), Letters(), "", SAMPLING, 2) == ["z", "zz"]
+
+
+def test_one_text_is_written_as_it_is():
+    assert format_samples(["one\ntwo"]) == "one\ntwo\n"
+
+
+def test_several_texts_have_numbered_headings():
+    line = "=" * 20
+    assert format_samples(["one", "two\n"]) == (
+        f"{line} sample 1 {line}\none\n{line} sample 2 {line}\ntwo\n\n"
+    )
+
+
+def test_predictions_file(tmp_path):
+    config = make_config(model_path=str(tmp_path))
+    path = write_predictions(config, "17", 300, ["Grüße", "zwei"])
+    assert path == str(tmp_path / "predictions_17_300.txt")
+    written = (tmp_path / "predictions_17_300.txt").read_text(encoding="utf-8")
+    assert written == format_samples(["Grüße", "zwei"])
+
+
+def test_tokenizer_is_the_dataset_s_or_gpt2_s(tmp_path):
+    assert tokenizer_of(SimpleNamespace(dataset=None)).encode("Hello world") == [15496, 995]
+    missing = str(tmp_path / "none.json")
+    dataset = SimpleNamespace(tokenizer_path=missing, tokenizer_is_pretrained=False)
+    with pytest.raises(ValueError, match="none.json"):
+        tokenizer_of(SimpleNamespace(dataset=dataset))

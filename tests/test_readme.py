@@ -1,0 +1,61 @@
+"""What the README says is true of the code."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from configs.files import shipped_configs
+from configs.names import DIMENSION_NAMES
+from data.create_tfrecords import build_parser as records_parser
+from utils.command_line import parse_arguments
+
+
+@pytest.fixture(scope="module")
+def readme(repo_root):
+    return (repo_root / "README.md").read_text(encoding="utf-8")
+
+
+def commands(text, program):
+    """Words of every command of ``program``, in code blocks and inline, joined lines undone."""
+    joined = text.replace("\\\n", " ")
+    found = re.findall(rf"python {re.escape(program)} ([^`\n]*)", joined)
+    assert found, program
+    return [shlex.split(command) for command in found]
+
+
+def test_commands_of_main_are_accepted(readme):
+    for words in commands(readme, "main.py"):
+        if "NAME" not in words:
+            parse_arguments(words)
+
+
+def test_commands_that_make_records_are_accepted(readme):
+    for words in commands(readme, "data/create_tfrecords.py"):
+        records_parser().parse_args(words)
+
+
+def test_models_of_commands_are_shipped_or_the_readers_own(readme):
+    for words in commands(readme, "main.py"):
+        name = words[words.index("--model") + 1]
+        assert name in {*shipped_configs(), "my_config", "NAME"}
+
+
+def test_links_lead_somewhere(readme, repo_root):
+    links = re.findall(r"\]\(([^)#]+)\)", readme)
+    assert links
+    assert [link for link in links if not (repo_root / link).exists()] == []
+
+
+def test_json_of_the_dataset_config_is_valid(readme, repo_root):
+    from configs.datasets import DatasetConfig
+
+    [block] = re.findall(r"```json\n(\{.*?\})\n```", readme, re.DOTALL)
+    DatasetConfig(**json.loads(block))
+
+
+def test_every_dimension_that_a_layout_may_name_is_listed(readme):
+    [sentence] = re.findall(r"A layout may name (.*?)\.", readme)
+    listed = set(re.findall(r"`(\w+)`", sentence))
+    assert listed == set(DIMENSION_NAMES) - {"features_per_head", "experts"}

@@ -1,0 +1,52 @@
+"""Mesh and layout as values."""
+
+import pytest
+
+from tests.support import make_config
+from utils.mesh import MeshLayout
+from utils.mesh_tensorflow import mtf
+
+
+@pytest.fixture
+def pod() -> MeshLayout:
+    config = make_config(
+        mesh_shape="x:8,y:2", layout="batch:x,vocab:y,embed_sequence:y", train_batch_size=24
+    )
+    return MeshLayout.from_config(config)
+
+
+def test_from_config(pod):
+    assert pod.axes == (("x", 8), ("y", 2))
+    assert pod.rules == (("batch", "x"), ("vocab", "y"), ("embed_sequence", "y"))
+    assert pod.size == 16
+    assert pod.mesh_shape.to_string == "Shape[x=8, y=2]"
+
+
+def test_slices(pod):
+    assert pod.slices(mtf.Dimension("batch", 24)) == 8
+    assert pod.slices(mtf.Dimension("vocab", 22)) == 2
+    assert pod.slices(mtf.Dimension("sequence", 10)) == 1
+    assert MeshLayout((("x", 1),), (("batch", "x"),)).slices(mtf.Dimension("batch", 3)) == 1
+
+
+def test_a_layout_without_rules_splits_nothing():
+    layout = MeshLayout.from_config(make_config(layout=""))
+    assert layout.rules == ()
+    assert layout.slices(mtf.Dimension("batch", 6)) == 1
+
+
+def test_placement_lays_tensors_out(pod):
+    implementation = pod.placement([f"device:CPU:{number}" for number in range(16)])
+    shape = mtf.Shape([mtf.Dimension("batch", 24), mtf.Dimension("vocab", 22)])
+    assert implementation.slice_shape(shape) == [3, 11]
+    assert implementation.devices[5] == "device:CPU:5"
+
+
+def test_placement_needs_one_device_per_processor(pod):
+    with pytest.raises(AssertionError):
+        pod.placement(["device:CPU:0"])
+
+
+def test_equal_layouts_are_equal_values(pod):
+    assert pod == MeshLayout(pod.axes, pod.rules)
+    assert hash(pod) == hash(MeshLayout(pod.axes, pod.rules))
