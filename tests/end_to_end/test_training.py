@@ -55,9 +55,8 @@ def test_progress_without_a_terminal_is_plain_lines(trained, workshop):
     assert len(steps) == len(LOGGED)
     assert f"step {STEPS}/{STEPS}  loss " in steps[-1]
     assert "\r" not in trained.err
-    log = (workshop.folder / "logs" / "trained.log").read_text().splitlines()
-    assert [line for line in log if line in trained.err.splitlines()] == log
-    assert set(steps) <= set(log)
+    log = (workshop.folder / "logs" / "trained.log").read_text()
+    assert log.startswith(trained.err)  # other commands on this model append to it
 
 
 def test_metrics_hold_a_line_per_interval(trained, workshop):
@@ -112,19 +111,17 @@ def test_checkpoints_hold_weights_and_optimizer(trained, workshop):
 
 
 def test_a_run_that_is_done_says_so(trained, workshop, program):
-    before = {
-        file.name: file.stat().st_mtime_ns for file in workshop.run_folder("trained").iterdir()
-    }
+    config = workshop.copy_run("trained", "done")
+    files = sorted(workshop.run_folder("done").iterdir())
+    before = [file.stat().st_mtime_ns for file in files]
     start = time.monotonic()
-    result = program("--model", "trained.json")
+    result = program("--model", config)
     assert time.monotonic() - start < 5.0
     assert result.code == 0
-    assert f"runs/trained is trained: {STEPS} of {STEPS} steps. Raise train_steps" in result.err
+    assert f"runs/done is trained: {STEPS} of {STEPS} steps. Raise train_steps" in result.err
     assert "building" not in result.err
-    after = {
-        file.name: file.stat().st_mtime_ns for file in workshop.run_folder("trained").iterdir()
-    }
-    assert after == before
+    assert sorted(workshop.run_folder("done").iterdir()) == files
+    assert [file.stat().st_mtime_ns for file in files] == before
 
 
 def test_step_n_holds_exactly_n_updates(workshop, program):

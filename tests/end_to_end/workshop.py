@@ -61,7 +61,10 @@ class Workshop:
         values |= {"model_path": f"runs/{name}"} | keys
         values = {key: value for key, value in values.items() if value is not None}
         path = self.folder / f"{name}.json"
-        path.write_text(json.dumps(values))
+        # At once: another worker may be reading the same config.
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(values))
+        temporary.replace(path)
         return str(path)
 
     def run_folder(self, name: str) -> Path:

@@ -135,8 +135,9 @@ def test_extreme_scores_stay_finite(mesh_shape, layout):
     )
 
     assert all(np.isfinite(array).all() for array in got)
-    # Where the keys are split, scores of 1e4 know the slices' shares to 1e-3.
-    assert_all_close(got, dense(q, k, V, UPSTREAM, 5), 5e-3 if layout else 2e-6)
+    # Gradients of queries and keys are differences of numbers of 100; where the keys are split,
+    # scores of 1e4 know the slices' shares to 1e-3 only.
+    assert_all_close(got, dense(q, k, V, UPSTREAM, 5), 5e-3 if layout else 1e-4)
 
 
 @pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[i] for i in (0, 1, 3, 5)])

@@ -163,6 +163,13 @@ def test_a_draw_depends_on_seed_and_position_only():
     assert abs(agreement - by_chance) < 0.02
 
 
+def test_no_seed_and_position_share_their_noise():
+    """Were they only added, seed 3 at position 8 would draw as seed 4 at position 7."""
+    seeds, positions = (grid.ravel() for grid in np.mgrid[0:40, 0:40].astype(np.int32))
+    noise = run_tf(lambda: uniform(tf.constant(seeds), tf.constant(positions), 5))
+    assert len(np.unique(noise, axis=0)) == 40 * 40
+
+
 def test_uniform_stays_between_0_and_1():
     noise = run_tf(lambda: uniform(tf.range(300), tf.range(300), 1000))
     assert noise.shape == (300, 1000)

@@ -290,6 +290,12 @@ def test_a_seed_repeats_a_text_and_another_gives_another(engine):
     assert texts(engine, [ids], GREEDY) != first
 
 
+def test_every_position_has_its_own_noise(engine):
+    """At a temperature at which all tokens are about as likely, equal noise would repeat one."""
+    [text] = texts(engine, [prompt(8)], Sampling(1000.0, 0, 1.0, 3, 60, None))
+    assert len(set(text)) > 15
+
+
 def test_samples_of_one_prompt_differ_and_do_not_depend_on_their_number(engine, single):
     ids = prompt(8)
     samples = texts(engine, [ids], SAMPLED, samples=6)

@@ -74,7 +74,7 @@ def test_prompt_that_cannot_be_read(tmp_path):
 
     binary = tmp_path / "latin.txt"
     binary.write_bytes("Grüße".encode("latin-1"))
-    with pytest.raises(ValueError, match="readable UTF-8 text file; got .*latin.txt .*decode"):
+    with pytest.raises(ValueError, match=r"readable UTF-8 text file; got .*latin\.txt .*decode"):
         read_prompt(str(binary))
     with pytest.raises(ValueError, match="readable UTF-8 text file"):
         read_prompt(str(tmp_path))
@@ -119,5 +119,5 @@ def test_tokenizer_is_the_dataset_s_or_gpt2_s(tmp_path):
     assert tokenizer_of(SimpleNamespace(dataset=None)).encode("Hello world") == [15496, 995]
     missing = str(tmp_path / "none.json")
     dataset = SimpleNamespace(tokenizer_path=missing, tokenizer_is_pretrained=False)
-    with pytest.raises(ValueError, match="none.json"):
+    with pytest.raises(ValueError, match=r"none\.json"):
         tokenizer_of(SimpleNamespace(dataset=dataset))
