@@ -20,7 +20,6 @@ from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
 ModeKeys = tf.estimator.ModeKeys
-TPUEstimatorSpec = tf.compat.v1.estimator.tpu.TPUEstimatorSpec
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def build_evaluation_graph(
     return EvaluationGraph(token_loss, logits)
 
 
-def make_model_fn(config: Config, placement: Placement) -> Callable[..., TPUEstimatorSpec]:
+def make_model_fn(config: Config, placement: Placement) -> Callable[..., Any]:
     """The model function that TPUEstimator and the sessions of evaluation and generation call.
 
     Args:
@@ -127,7 +126,7 @@ def make_model_fn(config: Config, placement: Placement) -> Callable[..., TPUEsti
         float32, 0 for rows that only fill the batch); for prediction see models/sampling.py.
     """
 
-    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> TPUEstimatorSpec:
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
         if mode == ModeKeys.TRAIN:
@@ -146,7 +145,14 @@ def _lower(graph: mtf.Graph, mesh: mtf.Mesh, placement: Placement) -> mtf.Loweri
     return mtf.Lowering(graph, {mesh: implementation}, autostack=False)
 
 
-def _training_spec(config, placement, graph, mesh, features, labels) -> TPUEstimatorSpec:
+def _training_spec(
+    config: Config,
+    placement: Placement,
+    graph: mtf.Graph,
+    mesh: mtf.Mesh,
+    features: Any,
+    labels: tf.Tensor,
+) -> Any:
     global_step = tf.compat.v1.train.get_or_create_global_step()
     # A copy: the variable itself is increased in place by this very step.
     step = tf.cast(global_step, tf.int32)
@@ -170,7 +176,7 @@ def _training_spec(config, placement, graph, mesh, features, labels) -> TPUEstim
     with tf.control_dependencies(updates + list(metrics.values())):
         train_op = tf.compat.v1.assign_add(global_step, 1)
     saver = make_saver(config.max_to_keep)
-    return TPUEstimatorSpec(
+    return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
         mode=ModeKeys.TRAIN,
         loss=loss,
         train_op=train_op,
@@ -184,7 +190,14 @@ def _training_spec(config, placement, graph, mesh, features, labels) -> TPUEstim
     )
 
 
-def _evaluation_spec(config, placement, graph, mesh, features, labels) -> TPUEstimatorSpec:
+def _evaluation_spec(
+    config: Config,
+    placement: Placement,
+    graph: mtf.Graph,
+    mesh: mtf.Mesh,
+    features: Any,
+    labels: tf.Tensor,
+) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
     built = build_evaluation_graph(mesh, config, placement.mesh_layout, features["inputs"], labels)
     mean_logits = mtf.reduce_mean(built.logits, output_shape=built.logits.shape.dims[:1])
@@ -198,15 +211,11 @@ def _evaluation_spec(config, placement, graph, mesh, features, labels) -> TPUEst
         "labels": labels,
     }
 
-    def metric_fn(loss, cross_entropy, mean_logits, row_weights, labels):
+    def metric_fn(row_weights: tf.Tensor, labels: tf.Tensor, **rows: tf.Tensor) -> dict[str, Any]:
         mean = tf.compat.v1.metrics.mean
-        return {
-            "loss": mean(loss, row_weights),
-            "cross_entropy": mean(cross_entropy, row_weights),
-            "mean_logits": mean(mean_logits, row_weights),
-        }
+        return {name: mean(values, row_weights) for name, values in rows.items()}
 
-    return TPUEstimatorSpec(
+    return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
         mode=ModeKeys.EVAL,
         loss=tf.reduce_mean(tensors["loss"]),
         eval_metrics=(metric_fn, tensors),
@@ -214,11 +223,13 @@ def _evaluation_spec(config, placement, graph, mesh, features, labels) -> TPUEst
     )
 
 
-def _prediction_spec(config, placement, graph, mesh, features) -> TPUEstimatorSpec:
+def _prediction_spec(
+    config: Config, placement: Placement, graph: mtf.Graph, mesh: mtf.Mesh, features: Any
+) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
     generated = generate(mesh, config, placement.mesh_layout, features)
     lowering = _lower(graph, mesh, placement)
-    return TPUEstimatorSpec(
+    return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
         mode=ModeKeys.PREDICT,
         predictions={
             name: lowering.export_to_tf_tensor(tensor)

@@ -138,7 +138,14 @@ def adam_update(
     ]
     decay = config.weight_decay if decays(variable.name, config) else 0.0
 
-    def step(weight, first, second, gradient, factor, rate):
+    def step(
+        weight: tf.Tensor,
+        first: tf.Tensor,
+        second: tf.Tensor,
+        gradient: tf.Tensor,
+        factor: tf.Tensor,
+        rate: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
         # Nothing of this may start before all gradients are there: products of the old moments
         # would otherwise be made early and held through the whole step.
         with tf.control_dependencies([factor]):

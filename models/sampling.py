@@ -76,7 +76,9 @@ class _Decoder:
         """Feeds tokens at their positions, each [batch, sequence]; returns hidden states."""
         written = list(caches)
 
-        def attend(queries, keys, values, layer):
+        def attend(
+            queries: mtf.Tensor, keys: mtf.Tensor, values: mtf.Tensor, layer: int
+        ) -> mtf.Tensor:
             mixed, written[layer] = cached_attention(
                 queries,
                 keys,
@@ -106,7 +108,9 @@ def _integers(function: Any, inputs: Sequence[mtf.Tensor], dims: Any, name: str)
     return result
 
 
-def _prefill(decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, caches: list[LayerCache]):
+def _prefill(
+    decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, caches: list[LayerCache]
+) -> list[LayerCache]:
     """Fills the caches for all positions before ``last`` (scalar: of the longest prompt)."""
     dims, length = decoder.dims, decoder.dims.sequence.size
     window = dims.embed_sequence.size
@@ -150,12 +154,20 @@ def _append(state: _State, drawn: mtf.Tensor, rows: dict[str, mtf.Tensor]) -> _S
     """Writes the drawn tokens behind the active rows and ends rows that are done."""
     dims = state.tokens.shape.dims
 
-    def write(text, position, active, token):
+    def write(
+        text: tf.Tensor, position: tf.Tensor, active: tf.Tensor, token: tf.Tensor
+    ) -> tf.Tensor:
         here = tf.equal(tf.range(dims[1].size), (position + 1)[:, tf.newaxis])
         here = tf.logical_and(here, active[:, tf.newaxis] > 0)
         return tf.where(here, token[:, tf.newaxis] + tf.zeros_like(text), text)
 
-    def still_active(position, active, token, ends, stop_ids):
+    def still_active(
+        position: tf.Tensor,
+        active: tf.Tensor,
+        token: tf.Tensor,
+        ends: tf.Tensor,
+        stop_ids: tf.Tensor,
+    ) -> tf.Tensor:
         open_end = tf.logical_and(position + 1 < ends, tf.not_equal(token, stop_ids))
         return active * tf.cast(open_end, tf.int32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,7 +31,7 @@ class Weights:
     dtype: mtf.VariableDType
     prefix: str = "gpt2"
 
-    def _get(self, name: str, dims: Sequence[mtf.Dimension], initializer) -> mtf.Tensor:
+    def _get(self, name: str, dims: Sequence[mtf.Dimension], initializer: Any) -> mtf.Tensor:
         return mtf.get_variable(
             self.mesh,
             f"{self.prefix}/{name}",

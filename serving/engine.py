@@ -43,7 +43,7 @@ class Sampling:
     @classmethod
     def from_config(cls, config: Config, **given: Any) -> Sampling:
         """The config's settings, replaced by those of ``given`` that are not None."""
-        settings = {
+        settings: dict[str, Any] = {
             "temperature": config.temperature,
             "top_k": config.top_k or 0,
             "top_p": config.top_p,

@@ -7,7 +7,7 @@ the logarithm of its normaliser, and the slices are merged by their share of the
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -69,15 +69,21 @@ def masked_attention(
     batch, sequence, heads, features = queries.shape.dims
     memory = keys.shape.dims[1]
     mesh = queries.mesh
-    drops = dropout is not None and rate > 0.0
     pieces = mtf.Dimension(memory.name, key_slices)
 
-    def attend(q, k, v, query_positions, key_positions, *noise):
+    def attend(
+        q: tf.Tensor,
+        k: tf.Tensor,
+        v: tf.Tensor,
+        query_positions: tf.Tensor,
+        key_positions: tf.Tensor,
+        *noise: tf.Tensor,
+    ) -> Any:
         q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in (q, k, v))
         scores = tf.matmul(q, k, transpose_b=True)
         scores += tf.cast(window_bias(query_positions, key_positions, radius), scores.dtype)
         weights = tf.nn.softmax(scores)
-        if drops:
+        if noise:
             key, batch_positions, head_positions = noise
             mask = keep_mask(
                 key, [batch_positions, head_positions, query_positions, key_positions], rate
@@ -96,7 +102,7 @@ def masked_attention(
         mtf.range(mesh, sequence, tf.int32),
         mtf.range(mesh, memory, tf.int32),
     ]
-    if drops:
+    if dropout is not None and rate > 0.0:
         inputs += [dropout.key(label), dropout.positions(batch), dropout.positions(heads)]
     splittable = [batch, heads, sequence, memory]
     multiply_adds = 2 * queries.shape.size * memory.size

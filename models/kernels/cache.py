@@ -81,7 +81,14 @@ def cached_attention(
     """
     batch, _, heads, _ = queries.shape.dims
 
-    def attend(q, k, v, old_keys, old_values, at):
+    def attend(
+        q: tf.Tensor,
+        k: tf.Tensor,
+        v: tf.Tensor,
+        old_keys: tf.Tensor,
+        old_values: tf.Tensor,
+        at: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
         new_keys, new_values = _write(old_keys, k, at), _write(old_values, v, at)
         end = tf.reduce_max(at) + 1
         start = 0 if radius is None else tf.maximum(tf.reduce_min(at) + 1 - radius, 0)

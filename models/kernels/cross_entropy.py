@@ -6,9 +6,11 @@ that a z-loss on the first stays differentiable. The vocabulary may be split.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-from models.kernels.operation import kernel
+from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
 
@@ -28,13 +30,15 @@ def log_normalizer_and_target(
     """
     pieces = mtf.Dimension(vocab.name, vocab_slices)
 
-    def locate(targets_slice: tf.Tensor, held: tf.Tensor, count: int):
+    def locate(
+        targets_slice: tf.Tensor, held: tf.Tensor, count: int
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Flat local ids, 0 for targets of other slices, and which are local."""
         local = tf.reshape(targets_slice - held[0], [-1])
         found = tf.logical_and(local >= 0, local < count)
         return tf.where(found, local, tf.zeros_like(local)), tf.cast(found, tf.float32)
 
-    def forward(x: tf.Tensor, targets_slice: tf.Tensor, held: tf.Tensor):
+    def forward(x: tf.Tensor, targets_slice: tf.Tensor, held: tf.Tensor) -> tuple[tf.Tensor, ...]:
         flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), tf.float32)
         local, found = locate(targets_slice, held, x.shape[-1])
         probabilities = tf.nn.softmax(flat)
@@ -48,7 +52,7 @@ def log_normalizer_and_target(
             tf.reshape(probabilities, x.shape),
         )
 
-    def gradient(xs, ys, dys):
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         x, targets_slice, held = xs
         count = x.shape[-1]
         local, found = locate(targets_slice, held, count)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-from models.kernels.operation import kernel
+from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
 
@@ -33,7 +35,7 @@ def embedding_lookup(table: mtf.Tensor, ids: mtf.Tensor) -> mtf.Tensor:
         values = tf.gather(table_slice, tf.where(found, local, tf.zeros_like(local)))
         return values * tf.cast(found[..., tf.newaxis], values.dtype)
 
-    def gradient(xs, ys, dys):
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         table_slice, ids_slice, held = xs
         count, width = table_slice.shape
         # Ids of other slices fall outside [0, count) and are dropped.

@@ -6,9 +6,11 @@ MatMul does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
-from models.kernels.operation import kernel
+from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
 
@@ -33,7 +35,7 @@ def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Ten
         product = tf.matmul(flat, weight_slice, transpose_b=transposed)
         return tf.reshape(product, [*x_slice.shape[:-1], product.shape[-1]])
 
-    def gradient(xs, ys, dys):
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         x_slice, weight_slice = xs
         flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
         d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
@@ -58,7 +60,7 @@ def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Ten
 def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
     """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split."""
 
-    def gradient(xs, ys, dys):
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
         # A product with ones sums rows faster than a reduction does on the CPU.
         summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from models.kernels.operation import kernel
+from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
 _GOLDEN_RATIO = 0x9E3779B9
@@ -113,7 +114,7 @@ class Dropout:
         def masked(values: tf.Tensor, key: tf.Tensor, *positions: tf.Tensor) -> tf.Tensor:
             return values * tf.cast(keep_mask(key, positions, rate), values.dtype)
 
-        def gradient(xs, ys, dys):
+        def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
             return [masked(dys[0], *xs[1:])] + [None] * (len(xs) - 1)
 
         dims = x.shape.dims

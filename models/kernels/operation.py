@@ -21,9 +21,11 @@ import tensorflow as tf
 
 from utils.mesh_tensorflow import mtf
 
+Slices = Sequence[Any]
+"""tf.Tensor slices; None in place of a gradient that is not there."""
 TfFunction = Callable[..., Any]
 """From one tf.Tensor slice per input to one slice per output (a tuple if several)."""
-TfGradient = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor], Sequence[Any]], Sequence[Any]]
+TfGradient = Callable[[Slices, Slices, Slices], Slices]
 """From slices (inputs, kept outputs, gradients of outputs or None) to gradients of inputs or None;
 outputs are kept only for a kernel that says ``keeps_outputs``, else the second argument is empty.
 """
@@ -176,10 +178,10 @@ class KernelGradientOperation(mtf.Operation):
         else:
             # Fresh copies cut the function out of the live graph, where another kernel may
             # connect the same tensors.
-            xs = [tf.identity(x) for x in xs]
-            ys = _as_tuple(forward._function(*xs))
-            wanted = [y for y, has in zip(ys, self._has_grad) if has]
-            gradients = tf.gradients(wanted, xs, grad_ys=rest)
+            copies = [tf.identity(x) for x in xs]
+            outputs = _as_tuple(forward._function(*copies))
+            wanted = [y for y, has in zip(outputs, self._has_grad) if has]
+            gradients = tf.gradients(wanted, copies, grad_ys=rest)
         return tuple(
             tf.zeros_like(x) if gradient is None else tf.convert_to_tensor(gradient)
             for x, gradient in zip(xs, gradients)

@@ -45,7 +45,8 @@ def test_quickstart_trains_evaluates_samples_and_is_reused(copy):
     first = run(copy)
     assert first.returncode == 0, first.stderr
     folder = copy / "runs/tiny"
-    evaluations = [json.loads(line) for line in open(folder / "eval_nosacred.jsonl")]
+    lines = (folder / "eval_nosacred.jsonl").read_text().splitlines()
+    evaluations = [json.loads(line) for line in lines]
     assert [line["global_step"] for line in evaluations] == [0, 6, 6]
     assert 10.7 < evaluations[0]["cross_entropy"] < 10.9  # log of the vocabulary
     assert evaluations[-1]["loss"] < evaluations[0]["loss"] - 0.5
