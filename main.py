@@ -91,14 +91,16 @@ def _checkpoint_listeners(
 
 def train(config: Config, arguments: argparse.Namespace) -> None:
     """Trains to ``train_steps``, from the newest checkpoint if there is one."""
+    from utils.devices import place_training
+
+    fit = place_training(config, arguments.gpu_ids)  # refuses a mesh before the slow imports
+
     from inputs import epoch_of_step, open_sources, training_input
     from model_fns import make_model_fn
     from utils.checkpoints import checkpoint_step, latest_checkpoint
-    from utils.devices import place_training
     from utils.hooks import FiniteLossGuard, MetricsLog, StopOnSignal
     from utils.training_run import RunFolder, check_resumed_config, make_estimator
 
-    fit = place_training(config, arguments.gpu_ids)
     sources = open_sources(config, training=True)
     if arguments.new:
         _delete_run(config, arguments.yes)
@@ -173,6 +175,9 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
     from serving.samples import format_samples, sample_texts, tokenizer_of
     from utils.devices import place_inference
 
+    folder = os.path.dirname(arguments.out or "") or "."
+    if not os.path.isdir(folder):
+        raise ValueError(f"--out must be in a folder that exists; got {arguments.out}. Make it.")
     prompt = _prompt(arguments)
     tokenizer = tokenizer_of(config)
     checkpoint = _trained_checkpoint(config)
@@ -200,7 +205,13 @@ def check_dataset(config: Config, arguments: argparse.Namespace) -> None:
     """Prints what is in the records."""
     from inspection.dataset_check import dataset_report
 
-    print(dataset_report(config))
+    report = dataset_report(config)
+    print(report.text)
+    if report.problems:
+        raise ValueError(
+            f"datasets must be free of errors; got {report.problems} in the report. Mend what "
+            "its ERROR lines say."
+        )
 
 
 def dry_run(config: Config, arguments: argparse.Namespace) -> None:

@@ -94,9 +94,11 @@ def _resolve(
     merged |= changes
     fields = Config.model_fields
     merged = {key: value for key, value in merged.items() if value is not None or key not in fields}
+    derived = set()
     if "iterations" not in merged and steps_per_checkpoint is not None:
         default = fields["iterations"].default
         merged["iterations"] = min(default, max(steps_per_checkpoint, 1))
+        derived.add("iterations")
     merged, wrong_datasets, dataset_problems = _with_datasets(merged, dataset_folders)
     found = [*problems, *spelling_problems, *override_problems, *dataset_problems]
     config, wrong, key_problems = _validate(merged, {"datasets"} if wrong_datasets else set())
@@ -109,7 +111,8 @@ def _resolve(
     if found:
         raise ConfigError(found, source)
     inert = inert_keys(config)
-    config.attach_findings(warnings_of(config, inert), frozenset(inert))
+    left_out = (set(inert) - config.model_fields_set) | derived
+    config.attach_findings(warnings_of(config, inert), frozenset(left_out))
     return config
 
 

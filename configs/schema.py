@@ -86,7 +86,7 @@ class Config(
     """
 
     _warnings: tuple[str, ...] = PrivateAttr(default=())
-    _inert_keys: frozenset[str] = PrivateAttr(default=frozenset())
+    _left_out: frozenset[str] = PrivateAttr(default=frozenset())
 
     @model_validator(mode="before")
     @classmethod
@@ -106,15 +106,15 @@ class Config(
         """What is allowed but hardly meant, one line each, for instance keys without effect."""
         return self._warnings
 
-    def attach_findings(self, warnings: tuple[str, ...], inert: frozenset[str]) -> None:
+    def attach_findings(self, warnings: tuple[str, ...], left_out: frozenset[str]) -> None:
         """Stores what the check of the whole config found; called once, by the loader.
 
         Args:
             warnings: Lines for `warnings`.
-            inert: Keys without effect in this run.
+            left_out: Keys that `to_json_dict` leaves out.
         """
         self._warnings = warnings
-        self._inert_keys = inert
+        self._left_out = left_out
 
     @property
     def attention_layers(self) -> tuple[str, ...]:
@@ -164,14 +164,13 @@ class Config(
     def to_json_dict(self) -> dict[str, Any]:
         """Returns the resolved config: flat JSON values that load again from any folder.
 
-        Defaults are filled in and dataset configs stand in place of their ids. Only defaults of
-        keys without effect in this run are left out, so that loading the result warns exactly
-        as loading the original did.
+        Defaults are filled in and dataset configs stand in place of their ids. Left out are only
+        defaults of keys without effect in this run, so that loading the result warns exactly as
+        loading the original did, and what the flags of this run decided.
         """
         values = self.model_dump(mode="json")
         values["datasets"] = [entry_from_source(source) for source in self.datasets]
-        left_out = self._inert_keys - self.model_fields_set
-        return {name: value for name, value in values.items() if name not in left_out}
+        return {name: value for name, value in values.items() if name not in self._left_out}
 
 
 def _first_dataset_vocabulary(entries: Any) -> Optional[int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -255,8 +255,15 @@ def _section(check: SourceCheck, epoch_line: Optional[str]) -> list[str]:
     return [lines[0], *("  " + line for line in lines[1:]), ""]
 
 
-def dataset_report(config: Config) -> str:
-    """The text that ``main.py --check_dataset`` prints.
+class DatasetReport(NamedTuple):
+    """The text that ``main.py --check_dataset`` prints, and how many problems it names."""
+
+    text: str
+    problems: int
+
+
+def dataset_report(config: Config) -> DatasetReport:
+    """Looks at all datasets of a config.
 
     Args:
         config: a checked config.
@@ -291,4 +298,4 @@ def dataset_report(config: Config) -> str:
         f"all; train_steps {config.train_steps:,}"
     )
     lines.append("all OK" if not problems else f"{problems} ERROR line(s) above")
-    return "\n".join(lines)
+    return DatasetReport("\n".join(lines), problems)

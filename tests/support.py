@@ -56,7 +56,7 @@ def run_named(
     """Runs ``build(mesh_layout, *named tensors)`` on virtual CPUs; returns its tensors' values."""
     split = mesh_layout(mesh_shape, layout)
     devices = cpus(split.size)
-    with tf.Graph().as_default():
+    with no_garbage_collection(), tf.Graph().as_default():
         graph = mtf.Graph()
         mesh = mtf.Mesh(graph, "mesh")
         tensors = [

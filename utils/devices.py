@@ -1,14 +1,18 @@
-"""The processors of a run and the TensorFlow sessions on them."""
+"""The processors of a run and the TensorFlow sessions on them.
+
+TensorFlow is imported by the functions that need it: a mesh that does not fit is refused at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from configs.schema import Config
-from utils.mesh import MeshLayout
+
+if TYPE_CHECKING:
+    from utils.mesh import MeshLayout
 
 
 def check_devices(devices: Sequence[str]) -> None:
@@ -23,6 +27,8 @@ def check_devices(devices: Sequence[str]) -> None:
     wanted = [device for device in devices if ":GPU:" in device.upper()]
     if not wanted:
         return
+    import tensorflow as tf
+
     found = len(tf.config.list_physical_devices("GPU"))
     missing = [device for device in wanted if int(device.rsplit(":", 1)[1]) >= found]
     if missing:
@@ -33,8 +39,10 @@ def check_devices(devices: Sequence[str]) -> None:
         )
 
 
-def session_config(devices: Sequence[str]) -> tf.compat.v1.ConfigProto:
+def session_config(devices: Sequence[str]) -> Any:
     """Session options for ``devices``: as many virtual CPUs as they name, GPUs only if named."""
+    import tensorflow as tf
+
     device_count = {} if any(":GPU:" in device.upper() for device in devices) else {"GPU": 0}
     cpus = [int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device.upper()]
     device_count["CPU"] = max(cpus, default=0) + 1
@@ -69,18 +77,19 @@ def place_training(config: Config, devices: Sequence[str]) -> Fit:
         ValueError: the mesh has another number of processors, or a device is not there.
     """
     check_devices(devices)
-    mesh_layout = MeshLayout.from_config(config)
     count = max(len(devices), 1)
-    if mesh_layout.size != count:
-        axes = ",".join(f"{name}:1" for name, _ in mesh_layout.axes)
+    if config.mesh_size != count:
+        axes = ",".join(f"{name}:1" for name, _ in config.mesh_axes)
         here = ", ".join(devices) or "the CPU"
         raise ValueError(
             f"mesh_shape must have as many processors as there are devices; got "
-            f"{config.mesh_shape} = {mesh_layout.size} on {count} ({here}). Add --set "
-            f"mesh_shape={axes} to run on one device, name {mesh_layout.size} devices with "
+            f"{config.mesh_shape} = {config.mesh_size} on {count} ({here}). Add --set "
+            f"mesh_shape={axes} to run on one device, name {config.mesh_size} devices with "
             "--gpu_ids, or look at the job with --dry_run."
         )
-    return Fit(mesh_layout, _single_cpu(devices))
+    from utils.mesh import MeshLayout
+
+    return Fit(MeshLayout.from_config(config), _single_cpu(devices))
 
 
 def place_inference(config: Config, devices: Sequence[str], batch_size: int, batch_key: str) -> Fit:
@@ -95,6 +104,8 @@ def place_inference(config: Config, devices: Sequence[str], batch_size: int, bat
     Raises:
         ValueError: a device is not there.
     """
+    from utils.mesh import MeshLayout
+
     check_devices(devices)
     mesh_layout = MeshLayout.from_config(config)
     count = max(len(devices), 1)

@@ -191,6 +191,20 @@ def test_check_dataset_prints_a_report(workshop, program):
     assert not workshop.run_folder("checked").exists()
 
 
+def test_check_dataset_fails_when_the_report_has_errors(workshop, program):
+    result = program("--model", workshop.config("other_window", n_ctx=12), "--check_dataset")
+    assert result.code == 2
+    assert "ERROR" in result.out
+    assert "datasets must be free of errors; got" in result.err
+
+
+def test_predict_into_a_missing_folder_is_refused_at_once(workshop, program):
+    words = ["--model", workshop.config("nowhere"), "--predict", "--out", "absent/samples.txt"]
+    result = program(*words)
+    assert result.code == 2
+    assert "--out must be in a folder that exists; got absent/samples.txt" in result.err
+
+
 def test_dry_run_prints_a_report(workshop, program):
     result = program("--model", workshop.config("planned"), "--dry_run")
     assert result.code == 0, result.err

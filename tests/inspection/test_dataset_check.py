@@ -54,7 +54,7 @@ def problems(config, training=True):
 
 
 def test_good_records(data):
-    report = dataset_report(config_of(data))
+    report = dataset_report(config_of(data)).text
     assert "1 of " in report and "17 records by their names" in report
     assert "129 to 129 ids, mean 129.0, in 17 records read" in report
     assert "to 50256; n_vocab 50,257" in report
@@ -65,7 +65,7 @@ def test_good_records(data):
 
 
 def test_samples_show_separators(data):
-    report = dataset_report(config_of(data))
+    report = dataset_report(config_of(data)).text
     assert "One line.⏎Another one" in report
     assert "⟦eos⟧ After it" in report
     assert "word⟦eos x2⟧ late" in report  # far behind the start, shown all the same
@@ -78,7 +78,7 @@ def test_ids_beyond_the_vocabulary(data):
     [problem] = problems(config_of(data))
     assert problem.startswith("ids must lie in [0, n_vocab = 50257); got ")
     assert "to 60000 in a record of" in problem and "train_more_0_1.tfrecords" in problem
-    report = dataset_report(config_of(data))
+    report = dataset_report(config_of(data)).text
     assert "ERROR      ids must lie" in report and report.endswith("1 ERROR line(s) above")
 
 
@@ -128,7 +128,7 @@ def test_documents_too_short_for_a_window(data):
 
 def test_shares_of_the_mix(data):
     config = config_of(data, entry="[{dataset},1,null,3.0],[{dataset},1,null,1.0]")
-    report = dataset_report(config)
+    report = dataset_report(config).text
     assert "75.0% of the mix, so seen once in 2.8 steps of 8" in report
     assert "25.0% of the mix, so seen once in 8.5 steps of 8" in report
     assert "34 training sequences" in report

@@ -86,14 +86,14 @@ DIM = mtf.Dimension("intermediate_expanded", len(ALL))
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Name -> (values, slopes) at ALL, from one graph in two slices."""
+    """Name -> (values, slopes) at ALL, from one graph."""
 
     def build(_, x):
         values = [activation(x, name) for name in FUNCTIONS]
         slopes = [mtf.gradients([mtf.reduce_sum(value)], [x])[0] for value in values]
         return values + slopes
 
-    results = run_named("x:2", "intermediate_expanded:x", [(ALL, [DIM])], build)
+    results = run_named("x:1", "", [(ALL, [DIM])], build)
     return dict(zip(FUNCTIONS, zip(results, results[len(FUNCTIONS) :])))
 
 
@@ -114,3 +114,10 @@ def test_slopes(measured, name):
     step = 1e-5
     expected = (FORMULAS[name](POINTS + step) - FORMULAS[name](POINTS - step)) / (2 * step)
     np.testing.assert_allclose(slopes[: len(POINTS)], expected, rtol=2e-5, atol=2e-5)
+
+
+def test_every_dimension_may_be_split(measured):
+    [values] = run_named(
+        "x:4", "intermediate_expanded:x", [(ALL, [DIM])], lambda _, x: [activation(x, "gelu")]
+    )
+    np.testing.assert_allclose(values, measured["gelu"][0], atol=1e-6)

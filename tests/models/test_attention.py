@@ -25,9 +25,7 @@ QUERY_DIMS, KEY_DIMS = [BATCH, SEQUENCE, HEADS, FEATURES], [BATCH, MEMORY, HEADS
 LAYOUTS = [
     ("x:1", ""),
     ("x:4", "memory_length:x"),
-    ("x:4", "sequence:x"),
     ("x:2,y:2", "batch:x,heads:y"),
-    ("x:2,y:2", "batch:x,memory_length:y"),
     ("x:2,y:2", "sequence:x,memory_length:y"),
     ("x:2,y:2", "memory_length:x,heads:y"),
 ]
@@ -120,7 +118,7 @@ def test_window_bias_of_a_slice_counts_from_its_global_position():
     np.testing.assert_array_equal(bias == 0, sliding_mask(7, 3)[4:7, 2:6])
 
 
-@pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[0], LAYOUTS[1], LAYOUTS[5]])
+@pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[0], LAYOUTS[1], LAYOUTS[3]])
 def test_extreme_scores_stay_finite(mesh_shape, layout):
     """Scores of ±1e4, one row of the batch for each kind."""
     q, k = np.zeros_like(Q), np.zeros_like(K)
@@ -140,7 +138,7 @@ def test_extreme_scores_stay_finite(mesh_shape, layout):
     assert_all_close(got, dense(q, k, V, UPSTREAM, 5), 5e-3 if layout else 1e-4)
 
 
-@pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[i] for i in (0, 1, 3, 5)])
+@pytest.mark.parametrize(("mesh_shape", "layout"), LAYOUTS[:4])
 def test_dropout_of_the_weights(mesh_shape, layout):
     """One mask in every layout, and the same in the gradient."""
     rate, label = 0.3, "h0/attn/weights"

@@ -355,14 +355,16 @@ def test_seeds_of_samples_are_distinct_and_fit_into_32_bits():
 # --- checkpoints -----------------------------------------------------------------------------
 
 
-def test_the_step_and_the_weights_are_those_of_the_loaded_checkpoint(checkpoint, tmp_path: Path):
-    engine = make_engine(checkpoint, 1)
-    assert engine.step == 7
-    before = texts(engine, [[3]], GREEDY)
+def test_the_step_and_the_weights_are_those_of_the_loaded_checkpoint(
+    single, checkpoint, tmp_path: Path
+):
+    assert single.step == 7
+    before = texts(single, [[3]], GREEDY)
     other = random_variables(CONFIG, seed=13)
-    engine.load(write_checkpoint(tmp_path, other, step=11))
-    assert engine.step == 11
-    assert texts(engine, [[3]], GREEDY) != before
-    engine.load(checkpoint)
-    assert texts(engine, [[3]], GREEDY) == before
-    engine.close()
+    try:
+        single.load(write_checkpoint(tmp_path, other, step=11))
+        assert single.step == 11
+        assert texts(single, [[3]], GREEDY) != before
+    finally:
+        single.load(checkpoint)
+    assert texts(single, [[3]], GREEDY) == before
