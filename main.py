@@ -276,7 +276,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main(argv: Optional[list[str]] = None) -> int:
     """Runs the command line and returns the exit code: 2 for usage, 1 for a failed run."""
-    arguments = parse_arguments(argv)
+    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     try:
         run(arguments)
     except (ConfigError, ValueError) as error:

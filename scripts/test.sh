@@ -7,4 +7,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" requirements-dev.txt
 "$VENV_PYTHON" -m ruff check .
 "$VENV_PYTHON" -m ruff format --check .
 "$VENV_PYTHON" -m mypy
-"$VENV_PYTHON" -m pytest -n 2 -q "$@"
+"$VENV_PYTHON" -m pytest -n 2 --dist loadfile -q "$@"

@@ -272,11 +272,9 @@ def process_uses(file: str) -> set[str]:
 
 
 def test_only_entry_scripts_print_exit_and_read_the_command_line():
-    # The parser of main.py: its words are those of the process when it is given none.
-    allowed = {"utils/command_line.py": {"sys.argv"}}
     for file in source_files():
         if file not in ENTRY_SCRIPTS and room(file) not in ENTRY_FOLDERS:
-            assert process_uses(file) <= allowed.get(file, set()), file
+            assert process_uses(file) == set(), file
 
 
 def test_top_level_names():

@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import re
-import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
@@ -267,11 +266,11 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parses and checks the command line of main.py.
 
     Args:
-        argv: The words after the program name; those of this process if None.
+        argv: The words after the program name.
 
     Returns:
         The values of all flags. In addition `mode` is one of train, eval, predict, export,
@@ -284,7 +283,7 @@ def parse_arguments(argv: Optional[Sequence[str]] = None) -> argparse.Namespace:
             after `--help`.
     """
     parser = build_parser()
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = list(argv)
     message = _unknown_flags(parser, words)
     if message:
         parser.error(message)
