@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from configs.errors import ConfigError
 from configs.load import load_config
 from utils.command_line import parse_arguments
+from utils.errors import reason
 
 if TYPE_CHECKING:
     import argparse
@@ -293,21 +294,9 @@ def main(argv: Optional[list[str]] = None) -> int:
 def _report(error: Exception, debug: bool, code: int) -> int:
     if debug:
         raise error
-    text = str(error) if isinstance(error, ConfigError) else _reason(error)
+    text = str(error) if isinstance(error, ConfigError) else reason(error)
     print(f"main.py: error: {text}", file=sys.stderr)
     return code
-
-
-def _reason(error: Exception) -> str:
-    """The one line of an error that says what is wrong.
-
-    TensorFlow puts a header, the stack of the failed node and its name above that line.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    lines = [line for line in lines if line != "Graph execution error:"]
-    nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
-    lines = lines[nodes[-1] + 1 :] if nodes else lines
-    return lines[0] if lines else type(error).__name__
 
 
 if __name__ == "__main__":

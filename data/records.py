@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from utils.errors import reason
+
 FEATURE = "text"
 SUFFIX = ".tfrecords"
 
@@ -84,7 +86,7 @@ class RecordWriter:
             except tf.errors.OpError as error:
                 raise ValueError(
                     f"output_dir must be a folder that can be written to; got {self._output_dir} "
-                    f"({error.message}). Give another folder."
+                    f"({reason(error)}). Give another folder."
                 ) from error
         feature = tf.train.Feature(int64_list=tf.train.Int64List(value=ids))
         example = tf.train.Example(features=tf.train.Features(feature={FEATURE: feature}))
@@ -229,7 +231,7 @@ def read_records(path: str) -> Iterator[np.ndarray]:
                 return
             except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
                 raise ValueError(
-                    f"record file must exist and be whole; got {path} ({error.message}). "
+                    f"record file must exist and be whole; got {path} ({reason(error)}). "
                     "Make the records again."
                 ) from error
             for value in serialized:

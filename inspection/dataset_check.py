@@ -17,6 +17,7 @@ from configs.names import CHUNKS
 from configs.schema import Config
 from data.records import natural_sorted, read_records, record_count
 from data.tokenizers import GPT2_NAME, Tokenizer, load_tokenizer
+from utils.errors import reason
 
 RECORDS_READ = 2000
 _FILES_READ = 20
@@ -61,10 +62,9 @@ def _find(pattern: str) -> _Files:
     try:
         paths = natural_sorted(tf.io.gfile.glob(pattern))
     except tf.errors.OpError as error:
-        reason = " ".join(error.message.split())
         raise ValueError(
-            f"record files must be readable; got {reason} for {pattern}. Correct the dataset "
-            "config's path."
+            f"record files must be readable; got {reason(error)} for {pattern}. Correct the "
+            "dataset config's path."
         ) from error
     if not paths:
         raise ValueError(
@@ -89,7 +89,7 @@ def _count_records(path: str) -> int:
             return int(session.run(count))
     except tf.errors.OpError as error:
         raise ValueError(
-            f"record file must be whole; got {path} ({error.message}). Make the records again."
+            f"record file must be whole; got {path} ({reason(error)}). Make the records again."
         ) from error
 
 

@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from utils.errors import reason
 from utils.mesh_tensorflow import mtf
 
 
@@ -40,10 +41,9 @@ def latest_checkpoint(model_path: str) -> Optional[str]:
 
 
 def _damaged(path: str, error: Exception) -> ValueError:
-    reason = str(error).splitlines()[0][:200]
     return ValueError(
-        f"checkpoint {path} must be readable; got: {reason}. Restore its files from a copy, or "
-        "name an older checkpoint in the file `checkpoint` beside it."
+        f"checkpoint {path} must be readable; got: {reason(error)[:200]}. Restore its files "
+        "from a copy, or name an older checkpoint in the file `checkpoint` beside it."
     )
 
 

@@ -1,0 +1,24 @@
+import pytest
+
+from utils.errors import reason
+
+FAILED_NODE = """Graph execution error:
+
+Detected at node 'IteratorGetNext' defined at (most recent call last):
+Node: 'IteratorGetNext'
+Detected at node 'IteratorGetNext' defined at (most recent call last):
+Node: 'IteratorGetNext'
+corrupted record at 188
+\t [[{{node IteratorGetNext}}]]"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (FAILED_NODE, "corrupted record at 188"),
+        ("loss must be finite; got nan.\nmore", "loss must be finite; got nan."),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_line_that_says_what_is_wrong(text, line):
+    assert reason(RuntimeError(text)) == line
