@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import argparse
 
     from configs.schema import Config
+    from utils.hooks import StopOnSignal
 
 # TensorFlow is imported by the functions that need it, so that --help and config errors answer
 # at once; its start-up messages would bury ours.
@@ -68,7 +69,7 @@ def _delete_run(config: Config, confirmed: bool) -> None:
 
 
 def _checkpoint_listeners(
-    config: Config, arguments: argparse.Namespace, start_step: int
+    config: Config, arguments: argparse.Namespace, start_step: int, stop: StopOnSignal
 ) -> list[Any]:
     """What is done at each checkpoint: evaluation and samples, on graphs that are built once."""
     from evaluation.checkpoint_reports import CheckpointReports
@@ -87,7 +88,7 @@ def _checkpoint_listeners(
         arguments.sacred_id or DEFAULT_RUN_ID,
         _prompt(arguments),
     )
-    return [AfterSave(reports.report, config.model_path, start_step)]
+    return [AfterSave(reports.report, config.model_path, start_step, stop)]
 
 
 def train(config: Config, arguments: argparse.Namespace) -> None:
@@ -115,7 +116,8 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
             config.train_steps,
         )
         return
-    listeners = _checkpoint_listeners(config, arguments, start_step)
+    stop = StopOnSignal()
+    listeners = _checkpoint_listeners(config, arguments, start_step, stop)
     if checkpoint is not None:
         check_resumed_config(config)
         LOGGER.info("resuming from %s", checkpoint)
@@ -124,7 +126,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
     )
     estimator = make_estimator(config, make_model_fn(config, placement), fit.devices)
     batch_size = config.train_batch_size
-    with StopOnSignal() as stop:
+    with stop:
         hooks = [
             RunFolder(config, checkpoint),
             FiniteLossGuard(config.model_path),

@@ -204,14 +204,25 @@ class AfterSave(tf.compat.v1.train.CheckpointSaverListener):
         model_path: folder of the run.
         start_step: updates made before this process; when it resumes, the checkpoint that the
             saver writes before its first step has been reported by the process before.
+        stop: once it has a signal, there is no time left for reports.
     """
 
-    def __init__(self, callback: Callable[[str], None], model_path: str, start_step: int):
+    def __init__(
+        self,
+        callback: Callable[[str], None],
+        model_path: str,
+        start_step: int,
+        stop: StopOnSignal,
+    ):
+        self._stop = stop
         self._callback = callback
         self._model_path = model_path
         self._start_step = start_step
 
     def after_save(self, session: Any, global_step_value: Any) -> None:
         """Reports the checkpoint."""
-        if int(global_step_value) > self._start_step or self._start_step == 0:
-            self._callback(os.path.join(self._model_path, f"model.ckpt-{global_step_value}"))
+        path = os.path.join(self._model_path, f"model.ckpt-{global_step_value}")
+        if self._stop.stopped_by is not None:
+            LOGGER.info("no report on %s: the run is stopping", path)
+        elif int(global_step_value) > self._start_step or self._start_step == 0:
+            self._callback(path)

@@ -178,8 +178,18 @@ def test_a_signal_stops_after_the_running_step(number):
 @pytest.mark.parametrize(("start", "reported"), [(0, [0, 5, 9]), (5, [9])])
 def test_each_checkpoint_is_reported_once_over_all_processes(start, reported):
     paths = []
-    listener = AfterSave(paths.append, "runs/a", start)
+    listener = AfterSave(paths.append, "runs/a", start, StopOnSignal())
     for step in (0, 5, 9):
         if step >= start:
             listener.after_save(None, step)
     assert paths == [f"runs/a/model.ckpt-{step}" for step in reported]
+
+
+def test_a_stopping_run_makes_no_report():
+    paths = []
+    stop = StopOnSignal()
+    listener = AfterSave(paths.append, "runs/a", 0, stop)
+    listener.after_save(None, 5)
+    stop.stopped_by = "SIGTERM"
+    listener.after_save(None, 7)
+    assert paths == ["runs/a/model.ckpt-5"]
