@@ -81,7 +81,12 @@ def _check_first_record(source: Source, config: Config) -> None:
     for path, count in zip(source.files, source.counts):
         if count == 0:
             continue
-        ids = next(read_records(path))
+        ids = next(read_records(path), None)
+        if ids is None:
+            raise ValueError(
+                f"record file {path} must hold as many records as its name says; got 0 instead of "
+                f"{count}. Make the records again."
+            )
         if source.mode == "chunks" and len(ids) != config.n_ctx + 1:
             raise ValueError(
                 f"records of {source.id} must hold n_ctx + 1 = {config.n_ctx + 1} ids; got "

@@ -229,7 +229,7 @@ def read_records(path: str) -> Iterator[np.ndarray]:
                 serialized = session.run(batch)
             except tf.errors.OutOfRangeError:
                 return
-            except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+            except tf.errors.OpError as error:
                 raise ValueError(
                     f"record file must exist and be whole; got {path} ({reason(error)}). "
                     "Make the records again."
