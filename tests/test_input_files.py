@@ -15,6 +15,8 @@ def config_for(pattern):
             "n_head": 2,
             "n_ctx": 5,
             "n_vocab": 13,
+            "eos_id": 0,
+            "padding_id": 0,
             "train_batch_size": 1,
             "train_steps": 1,
             "model_path": "runs/none",
