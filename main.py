@@ -174,6 +174,7 @@ def _prompt(arguments: argparse.Namespace) -> str:
 
 def predict(config: Config, arguments: argparse.Namespace) -> None:
     """Continues a prompt; samples go to stdout or ``--out``."""
+    from models.dimensions import WHOLE_IN_GENERATION
     from serving.engine import Engine, Sampling
     from serving.samples import format_samples, sample_texts, tokenizer_of
     from utils.devices import place_inference
@@ -185,7 +186,9 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
     tokenizer = tokenizer_of(config)
     checkpoint = _trained_checkpoint(config)
     samples = arguments.num_samples or config.predict_batch_size
-    fit = place_inference(config, arguments.gpu_ids, samples, "the number of samples")
+    fit = place_inference(
+        config, arguments.gpu_ids, samples, "the number of samples", WHOLE_IN_GENERATION
+    )
     sampling = Sampling.from_config(
         config,
         temperature=arguments.temperature,

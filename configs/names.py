@@ -95,5 +95,6 @@ MODEL_TENSORS: tuple[tuple[str, ...], ...] = (
     ("vocab", "embd"),
     ("batch", "sequence", "vocab"),
     ("embed_sequence", "embd"),
+    ("sequence", "embed_sequence"),
     ("experts", "embd", "intermediate_expanded"),
 )

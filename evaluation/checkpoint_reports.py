@@ -11,6 +11,7 @@ from typing import Any
 from configs.schema import Config
 from evaluation.dataset_loss import DatasetLoss, append_scores
 from model_fns import Placement
+from models.dimensions import WHOLE_IN_GENERATION
 from serving.engine import Engine, Sampling
 from serving.samples import sample_texts, tokenizer_of, write_predictions
 from utils.devices import Fit, place_inference
@@ -49,7 +50,9 @@ class CheckpointReports:
             self._reports.append(self._evaluate)
         if config.predict_steps:
             batch_size = config.predict_batch_size
-            fit = place_inference(config, devices, batch_size, "predict_batch_size")
+            fit = place_inference(
+                config, devices, batch_size, "predict_batch_size", WHOLE_IN_GENERATION
+            )
             self._tokenizer = tokenizer_of(config)
             self._engine = Engine(config, _placement(fit), batch_size)
             self._reports.append(self._sample)

@@ -13,6 +13,10 @@ from utils.mesh_tensorflow import mtf
 
 FEED_FORWARD_EXPANSION = 4  # width of the hidden layer over n_embd; GPT paper, section 4.1
 
+WHOLE_IN_GENERATION = ("sequence", "embed_sequence")
+"""Dimensions that generation cannot split: it feeds a few positions at a time, and each row of
+the batch looks up its own."""
+
 
 @dataclass(frozen=True)
 class Dimensions:

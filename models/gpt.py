@@ -81,17 +81,28 @@ class GPT:
         self, queries: mtf.Tensor, keys: mtf.Tensor, values: mtf.Tensor, layer: int
     ) -> mtf.Tensor:
         """Attention within the sequence that is being processed (training, evaluation)."""
-        sequence, memory = self.dims.sequence, self.dims.memory_length
+        memory = self.dims.memory_length
         return masked_attention(
             queries,
-            mtf.replace_dimensions(keys, sequence, memory),
-            mtf.replace_dimensions(values, sequence, memory),
+            self._as_memory(keys),
+            self._as_memory(values),
             radius=attention_radius(self.config, layer),
             key_slices=self.mesh_layout.slices(memory),
             dropout=self.dropout,
             rate=self.config.attn_dropout,
             label=f"h{layer}/attn/weights",
         )
+
+    def _as_memory(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Renames sequence to memory_length: [batch, memory_length, heads, features_per_head].
+
+        In two steps through a dimension that no layout splits: when a dimension moves from one
+        mesh axis to another, ``mtf.reshape`` (0.1.21) splits by the new axis before it gathers
+        by the old one, and silently permutes the positions.
+        """
+        whole = mtf.Dimension("whole_sequence", self.dims.sequence.size)
+        x = mtf.replace_dimensions(x, self.dims.sequence, whole)
+        return mtf.replace_dimensions(x, whole, self.dims.memory_length)
 
     def block(self, x: mtf.Tensor, layer: int, attend: Attend) -> mtf.Tensor:
         """One residual block: [batch, sequence, embd] -> the same."""

@@ -292,6 +292,7 @@ SPLITS = [
     {"mesh_shape": "x:2,y:2", "layout": "batch:x,embd:y"},
     {"mesh_shape": "x:2,y:2", "layout": "batch:x,memory_length:y,embd:y"},
     {"mesh_shape": "x:2,y:2", "layout": "sequence:x,intermediate_expanded:y,embed_sequence:y"},
+    {"mesh_shape": "x:2,y:2", "layout": "sequence:x,memory_length:y"},
 ]
 
 

@@ -92,7 +92,13 @@ def place_training(config: Config, devices: Sequence[str]) -> Fit:
     return Fit(MeshLayout.from_config(config), _single_cpu(devices))
 
 
-def place_inference(config: Config, devices: Sequence[str], batch_size: int, batch_key: str) -> Fit:
+def place_inference(
+    config: Config,
+    devices: Sequence[str],
+    batch_size: int,
+    batch_key: str,
+    whole_dims: Sequence[str] = (),
+) -> Fit:
     """The devices of evaluation or generation: a mesh that does not fit is shrunk to one.
 
     Args:
@@ -100,6 +106,8 @@ def place_inference(config: Config, devices: Sequence[str], batch_size: int, bat
         devices: named by the user; empty for the CPU.
         batch_size: sequences; the layout's rule for the batch is dropped if it does not divide.
         batch_key: config key of the batch size, for the notice.
+        whole_dims: dimensions that this work cannot split; the layout's rules for them are
+            dropped.
 
     Raises:
         ValueError: a device is not there.
@@ -123,8 +131,12 @@ def place_inference(config: Config, devices: Sequence[str], batch_size: int, bat
         notices.append(
             f"{batch_key} {batch_size} is not a multiple of {pieces}; the batch is not split"
         )
-        rules = tuple(rule for rule in mesh_layout.rules if rule[0] != "batch")
-        mesh_layout = MeshLayout(mesh_layout.axes, rules)
+        mesh_layout = mesh_layout.without(("batch",))
+    whole = [dim for dim, axis in mesh_layout.rules if dim in whole_dims]
+    if whole:
+        if mesh_layout.size > 1:
+            notices.append(f"layout: {', '.join(whole)} cannot be split here; left out")
+        mesh_layout = mesh_layout.without(whole)
     return Fit(mesh_layout, _single_cpu(devices), tuple(notices))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,10 @@ class MeshLayout:
     def from_config(cls, config: Config) -> MeshLayout:
         """The mesh and layout of ``config``."""
         return cls(config.mesh_axes, config.layout_rules)
+
+    def without(self, dims: Collection[str]) -> MeshLayout:
+        """The same mesh with a layout that does not split ``dims``."""
+        return MeshLayout(self.axes, tuple(rule for rule in self.rules if rule[0] not in dims))
 
     @property
     def size(self) -> int:

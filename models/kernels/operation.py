@@ -114,6 +114,13 @@ class KernelOperation(mtf.Operation):
                 if axis is not None and dim.name not in names_of_output:
                     assert dim.name in self._summed_names, (self.name, dim.name)
                     axes.add(axis)
+        shared = axes & _split_axes(mesh_impl, [output])
+        if shared:
+            name = mesh_impl.shape[min(shared)].name
+            raise ValueError(
+                f"a dimension that {self.name} sums over must not share a mesh axis with one that "
+                f"stays; got both on {name} for {output.shape}. Put one of them on another axis."
+            )
         return sorted(axes)
 
     def lower(self, lowering: Any) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from models.kernels.embedding import embedding_lookup
 from models.kernels.operation import KernelOperation, kernel
 from tests.support import assert_all_close, cpus, mesh_layout, run_named, value_and_gradients
 from utils.mesh_tensorflow import mtf
@@ -276,3 +277,13 @@ def test_traffic_of_the_gradient_is_counted():
         lowering.export_to_tf_tensor(d_gain)
         # Four processors hold 4 values each.
         assert dict(lowering.counters)["allreduce/[0]/kernel"] == 16
+
+
+def test_a_summed_dimension_on_the_axis_of_one_that_stays_is_refused():
+    with pytest.raises(ValueError, match=r"embedding_lookup sums over must not share a mesh axis"):
+        run_named("x:2", "batch:x,embd:x", [draw(EMBD, VOCAB), draw(BATCH)], lookup_of_batch)
+
+
+def lookup_of_batch(_, table, x):
+    """Rows of a table by ids: the rows' dimension is summed over, the batch stays."""
+    return [embedding_lookup(table, mtf.cast(x * 0.0, tf.int32))]

@@ -82,6 +82,13 @@ def test_a_batch_that_does_not_divide_is_not_split():
     assert fit.notices == ("predict_batch_size 3 is not a multiple of 2; the batch is not split",)
 
 
+def test_dimensions_that_the_work_needs_whole_are_not_split():
+    config = make_config(mesh_shape="x:2,y:2", layout="sequence:x,embd:y")
+    fit = place_inference(config, cpus(4), 3, "predict_batch_size", ("sequence",))
+    assert fit.mesh_layout == MeshLayout((("x", 2), ("y", 2)), (("embd", "y"),))
+    assert fit.notices == ("layout: sequence cannot be split here; left out",)
+
+
 def test_a_gpu_that_is_not_there_is_refused():
     found = len(tf.config.list_physical_devices("GPU"))
     missing = f"device:GPU:{found + 1}"
