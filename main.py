@@ -26,6 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 LOGGER = logging.getLogger(__name__)
 DEFAULT_RUN_ID = "nosacred"  # GPT-Neo's name for files of a run that is not tracked
 USAGE_ERROR, RUN_ERROR = 2, 1
+INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 
 
 def _placement(fit: Any, **options: Any) -> Any:
@@ -281,7 +282,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Optional[list[str]] = None) -> int:
-    """Runs the command line and returns the exit code: 2 for usage, 1 for a failed run."""
+    """Runs the command line; returns 0, 1 (failed run), 2 (usage, config) or 130 (Ctrl-C)."""
     arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
     try:
         run(arguments)
@@ -293,6 +294,9 @@ def main(argv: Optional[list[str]] = None) -> int:
         if not type(error).__module__.startswith("tensorflow"):
             raise
         return _report(error, arguments.debug, RUN_ERROR)
+    except KeyboardInterrupt:  # outside the training loop, which saves first
+        print("main.py: interrupted", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 

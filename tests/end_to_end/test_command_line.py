@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import main
 from configs.load import load_config
 from tests.end_to_end.workshop import ROOT, STEPS
 
@@ -203,6 +204,15 @@ def test_predict_into_a_missing_folder_is_refused_at_once(workshop, program):
     result = program(*words)
     assert result.code == 2
     assert "--out must be in a folder that exists; got absent/samples.txt" in result.err
+
+
+def test_ctrl_c_before_training_is_no_traceback(workshop, monkeypatch, capsys):
+    def interrupted(*unused):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "run", interrupted)
+    assert main.main(["--model", workshop.config("interrupted")]) == 130
+    assert capsys.readouterr().err == "main.py: interrupted\n"
 
 
 def test_dry_run_prints_a_report(workshop, program):
