@@ -105,9 +105,7 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
     from utils.training_run import RunFolder, check_resumed_config, make_estimator
 
     sources = open_sources(config, training=True)
-    if arguments.new:
-        _delete_run(config, arguments.yes)
-    checkpoint = latest_checkpoint(config.model_path)
+    checkpoint = None if arguments.new else latest_checkpoint(config.model_path)
     start_step = checkpoint_step(checkpoint)
     if start_step >= config.train_steps:
         LOGGER.info(
@@ -119,6 +117,8 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
         return
     stop = StopOnSignal()
     listeners = _checkpoint_listeners(config, arguments, start_step, stop)
+    if arguments.new:  # only now: nothing is left that could refuse the run
+        _delete_run(config, arguments.yes)
     if checkpoint is not None:
         check_resumed_config(config)
         LOGGER.info("resuming from %s", checkpoint)

@@ -29,6 +29,14 @@ def latest_checkpoint(model_path: str) -> Optional[str]:
                 f"{state_file} must name the newest checkpoint; got a file that cannot be read. "
                 'Write model_checkpoint_path: "model.ckpt-<step>" into it.'
             )
+        names = tf.io.gfile.listdir(model_path) if tf.io.gfile.isdir(model_path) else []
+        orphans = sorted(name for name in names if name.endswith(".index"))
+        if orphans:  # training would begin again over them
+            raise ValueError(
+                f"{state_file} must name the newest checkpoint; got none beside {orphans[-1]}. "
+                f'Write model_checkpoint_path: "{orphans[-1][: -len(".index")]}" into it, or '
+                "start again with --new."
+            )
         return None
     path = tf.train.latest_checkpoint(model_path)
     if path is None:

@@ -206,6 +206,15 @@ def test_predict_into_a_missing_folder_is_refused_at_once(workshop, program):
     assert "--out must be in a folder that exists; got absent/samples.txt" in result.err
 
 
+def test_new_deletes_nothing_when_the_rest_is_refused(workshop, program):
+    folder = workshop.run_folder("not_deleted")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    result = program("--model", workshop.config("not_deleted"), "--new", "--yes", "--prompt", "absent")
+    assert result.code == 2
+    assert (folder / "config.json").exists()
+
+
 def test_ctrl_c_before_training_is_no_traceback(workshop, monkeypatch, capsys):
     def interrupted(*unused):
         raise KeyboardInterrupt

@@ -184,3 +184,9 @@ def test_another_width_is_refused(tmp_path):
     checkpoint = write_checkpoint(tmp_path, random_variables(make_config(), seed=1))
     with pytest.raises(ValueError, match=r"gpt2/wpe \[10, 14\] \(the config makes it \[10, 16\]\)"):
         check_variables(checkpoint, {"gpt2/wpe": [10, 16]})
+
+
+def test_checkpoints_that_no_state_file_names_are_not_overwritten(tmp_path):
+    (tmp_path / "model.ckpt-7.index").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"must name the newest checkpoint; got none beside model"):
+        latest_checkpoint(str(tmp_path))
