@@ -210,7 +210,8 @@ def test_new_deletes_nothing_when_the_rest_is_refused(workshop, program):
     folder = workshop.run_folder("not_deleted")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    result = program("--model", workshop.config("not_deleted"), "--new", "--yes", "--prompt", "absent")
+    words = ["--new", "--yes", "--prompt", "absent"]
+    result = program("--model", workshop.config("not_deleted"), *words)
     assert result.code == 2
     assert (folder / "config.json").exists()
 
