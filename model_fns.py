@@ -12,7 +12,7 @@ from configs.schema import Config
 from models.dimensions import Dimensions
 from models.gpt import GPT
 from models.kernels.noise import Dropout
-from models.losses import TokenLoss, softmax_cross_entropy
+from models.losses import TokenLoss, counted, softmax_cross_entropy
 from models.sampling import generate
 from optimizers import Updates, build_updates, learning_rate
 from utils.checkpoints import checkpoint_hooks, make_saver
@@ -76,18 +76,57 @@ def build_training_graph(
         step: integer scalar, the global step before the update.
     """
     dims = Dimensions.from_config(config, config.train_batch_size)
-    drops = any((config.embed_dropout, config.attn_dropout, config.res_dropout))
-    dropout = Dropout(mesh, config.seed, step) if drops else None
-    model = GPT(mesh, config, dims, mesh_layout, dropout)
-    logits = model.window_logits(_import(mesh, inputs, [dims.batch, dims.sequence]))
     targets = _import(mesh, labels, [dims.batch, dims.sequence])
-    token_loss = softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss)
-    loss = mtf.reduce_mean(token_loss.total)
+    features = {
+        "inputs": _import(mesh, inputs, [dims.batch, dims.sequence]),
+        "labels": targets,
+        "rows": mtf.range(mesh, dims.batch, tf.int32),
+    }
+    tokens = mtf.maximum(mtf.reduce_sum(counted(targets)), 1.0)
+    splits = config.microbatches
+
+    def batch_loss(part: dict[str, mtf.Tensor]) -> dict[str, mtf.Tensor]:
+        part_dims = Dimensions.from_config(config, part["rows"].shape.size)
+        dropout = Dropout(mesh, config.seed, step, part["rows"])
+        model = GPT(mesh, config, part_dims, mesh_layout, dropout)
+        logits = model.window_logits(part["inputs"])
+        token_loss = softmax_cross_entropy(
+            logits, part["labels"], part_dims, mesh_layout, config.z_loss
+        )
+        loss = mtf.reduce_sum(token_loss.total) / tokens
+        for auxiliary_loss in model.auxiliary_losses:
+            loss += auxiliary_loss / splits
+        return {"loss": loss}
+
+    loss, gradients = _differentiated(batch_loss, features, dims.batch, splits)
     rate = learning_rate(config, step)
-    updates = build_updates(
-        loss, list(mesh.graph.trainable_variables), _import(mesh, rate, []), config
-    )
+    variables = list(mesh.graph.trainable_variables)
+    updates = build_updates(variables, gradients, _import(mesh, rate, []), config)
     return TrainingGraph(loss, updates, rate)
+
+
+def _differentiated(
+    batch_loss: Callable[[dict[str, mtf.Tensor]], dict[str, mtf.Tensor]],
+    features: dict[str, mtf.Tensor],
+    batch_dim: mtf.Dimension,
+    splits: int,
+) -> tuple[mtf.Tensor, list[mtf.Tensor]]:
+    """The loss of a batch and its gradients by all trainable variables.
+
+    With several ``splits`` the batch is worked through in a loop, one microbatch of every
+    ``splits``-th sequence after another; losses and gradients are added up, and what the mesh
+    holds in parts is added up once, after the loop.
+    """
+    graph = features["inputs"].mesh.graph
+    if splits > 1:
+        gradients, outputs = mtf.serialize_training_step(features, batch_loss, batch_dim, splits)
+        return outputs["loss"], gradients
+    loss = batch_loss(features)["loss"]
+    variables = graph.trainable_variables
+    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
+    for variable, gradient in zip(variables, gradients):
+        assert gradient is not None, f"{variable.name} does not influence the loss"
+    return loss, gradients
 
 
 class EvaluationGraph(NamedTuple):

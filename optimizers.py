@@ -80,19 +80,19 @@ def _clip_factor(norm: mtf.Tensor, clip: Optional[float]) -> mtf.Tensor:
 
 
 def build_updates(
-    loss: mtf.Tensor, variables: Sequence[mtf.Variable], rate: mtf.Tensor, config: Config
+    variables: Sequence[mtf.Variable],
+    gradients: Sequence[mtf.Tensor],
+    rate: mtf.Tensor,
+    config: Config,
 ) -> Updates:
-    """Differentiates ``loss`` and applies the optimizer.
+    """Clips the gradients and applies the optimizer.
 
     Args:
-        loss: float32 scalar.
-        variables: to be trained; all must influence the loss.
+        variables: to be trained.
+        gradients: float32, one per variable and of its dims.
         rate: learning rate, float32 scalar.
         config: optimizer settings.
     """
-    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
-    for variable, gradient in zip(variables, gradients):
-        assert gradient is not None, f"{variable.name} does not influence the loss"
     norm = global_norm(gradients)
     # Weights are updated in place, while other operations of the step may still read them: no
     # update may start before all gradients are there. The norm depends on all of them.

@@ -147,6 +147,29 @@ class Config(
         return parse_layout(self.layout)
 
     @property
+    def causal(self) -> bool:
+        """Whether a position sees nothing behind it."""
+        return not self.mlm_training
+
+    @property
+    def batch_pieces(self) -> int:
+        """Into how many pieces the layout splits the batch."""
+        return dict(self.mesh_axes).get(dict(self.layout_rules).get("batch", ""), 1)
+
+    @property
+    def microbatches(self) -> int:
+        """Parts of the training batch that are processed one after another.
+
+        The largest part that divides a replica's share of the batch and holds no more tokens than
+        `tokens_per_mb_per_replica`, but at least one sequence.
+        """
+        if self.tokens_per_mb_per_replica is None:
+            return 1
+        rows = self.train_batch_size // self.batch_pieces
+        most = max(self.tokens_per_mb_per_replica // self.n_ctx, 1)
+        return min(rows // size for size in range(1, min(most, rows) + 1) if rows % size == 0)
+
+    @property
     def tied_embeddings(self) -> bool:
         """Whether the output layer is the transposed token embedding."""
         return not self.no_weight_tie

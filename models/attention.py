@@ -1,6 +1,6 @@
 """The attention layer: projections, one of the attention types, output projection.
 
-A new type is one entry of ``ATTENTION_RADIUS`` (or, when it is no masked softmax, one function
+A new type is one line of ``attention_window`` (or, when it is no masked softmax, one function
 beside ``masked_attention``) and its name in ``configs.names.ATTENTION_TYPES``.
 """
 
@@ -10,7 +10,9 @@ from typing import Callable, Optional
 
 from configs.schema import Config
 from models.dimensions import Dimensions
+from models.kernels.attention import MemorySlots, Window
 from models.kernels.matmul import bias_add, matmul
+from models.kernels.rotary import rotary
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
@@ -19,20 +21,40 @@ Attend = Callable[[mtf.Tensor, mtf.Tensor, mtf.Tensor, int], mtf.Tensor]
 of the layer to mixed values, dimensions as the queries."""
 
 
-def attention_radius(config: Config, layer: int) -> Optional[int]:
-    """Keys that layer ``layer`` sees, the query's own included; None if it sees all before it."""
-    return {"global": None, "local": config.local_attention_radius}[config.attention_layers[layer]]
+def attention_window(config: Config, layer: int) -> Window:
+    """Which keys a query of layer ``layer`` sees."""
+    radius = {"global": None, "local": config.local_attention_radius}
+    return Window(config.causal, radius[config.attention_layers[layer]])
+
+
+def memory_slots(weights: Weights, dims: Dimensions, layer: int) -> Optional[MemorySlots]:
+    """A layer's learned keys and values ``mem_k`` and ``mem_v``; None when there are none."""
+    if dims.memory_slots is None:
+        return None
+    scope = f"{weights.layer_scope(layer)}/attn/attention"
+    shape = [dims.memory_slots, dims.heads, dims.features_per_head]
+    stddev = dims.features_per_head.size**-0.5  # GPT-Neo's
+    keys, values = (weights.normal(f"{scope}/{name}", shape, stddev) for name in ("mem_k", "mem_v"))
+    return MemorySlots(keys, values)
 
 
 def attention_layer(
-    weights: Weights, x: mtf.Tensor, dims: Dimensions, layer: int, attend: Attend
+    weights: Weights,
+    x: mtf.Tensor,
+    positions: mtf.Tensor,
+    dims: Dimensions,
+    config: Config,
+    layer: int,
+    attend: Attend,
 ) -> mtf.Tensor:
     """Multi-head attention with GPT-Neo's variables ``h<layer>/attn/{q,k,v,o}`` and ``o_b``.
 
     Args:
         weights: of the model.
         x: [batch, sequence, embd].
+        positions: [sequence] or [batch, sequence] int32: where the queries stand.
         dims: of the model.
+        config: rotary_emb.
         layer: number of the layer, from 0.
         attend: mixes values by queries and keys.
 
@@ -42,7 +64,7 @@ def attention_layer(
     Source: Vaswani et al. 2017, section 3.2.2. The 1/sqrt(features_per_head) of the scores is
     folded into the query's initial values, as in Mesh TensorFlow's attention.
     """
-    scope = f"h{layer}/attn"
+    scope = f"{weights.layer_scope(layer)}/attn"
     in_size, head_size = dims.embd.size, dims.features_per_head.size
     joined = dims.heads_and_features
     heads = [dims.batch, dims.sequence, dims.heads, dims.features_per_head]
@@ -54,6 +76,8 @@ def attention_layer(
     queries = project("q", (in_size * head_size) ** -0.5)
     keys = project("k", in_size**-0.5)
     values = project("v", in_size**-0.5)
+    if config.rotary_emb:
+        queries, keys = rotary(queries, positions), rotary(keys, positions)
     mixed = attend(queries, keys, values, layer)
     flat = mtf.reshape(mixed, mtf.Shape([dims.batch, dims.sequence, joined]))
     kernel = weights.normal(f"{scope}/o", [joined, dims.embd], joined.size**-0.5)

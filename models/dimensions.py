@@ -7,6 +7,7 @@ a dimension name as a string.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Optional
 
 from configs.schema import Config
 from utils.mesh_tensorflow import mtf
@@ -35,6 +36,8 @@ class Dimensions:
             splits it into the same blocks.
         intermediate_expanded: hidden width of the feed-forward layer.
         vocab: entries of the vocabulary.
+        memory_slots: learned keys and values that every query sees; None without them.
+        axial: rows and columns of axial positions; None with another kind of positions.
     """
 
     batch: mtf.Dimension
@@ -47,6 +50,8 @@ class Dimensions:
     heads_and_features: mtf.Dimension
     intermediate_expanded: mtf.Dimension
     vocab: mtf.Dimension
+    memory_slots: Optional[mtf.Dimension] = None
+    axial: Optional[tuple[mtf.Dimension, mtf.Dimension]] = None
 
     @classmethod
     def from_config(cls, config: Config, batch_size: int) -> Dimensions:
@@ -69,6 +74,10 @@ class Dimensions:
                 "intermediate_expanded", FEED_FORWARD_EXPANSION * config.n_embd
             ),
             vocab=mtf.Dimension("vocab", config.n_vocab),
+            memory_slots=(
+                mtf.Dimension("memory_slots", config.num_mem_kv) if config.num_mem_kv else None
+            ),
+            axial=_axial_dims(config),
         )
 
     def with_sequence(self, length: int) -> Dimensions:
@@ -82,3 +91,10 @@ class Dimensions:
         no layout splits.
         """
         return replace(self, memory_length=mtf.Dimension("cache_length", length))
+
+
+def _axial_dims(config: Config) -> Optional[tuple[mtf.Dimension, mtf.Dimension]]:
+    if config.axial_pos_emb is None:
+        return None
+    rows, columns = config.axial_pos_emb
+    return mtf.Dimension("axial_rows", rows), mtf.Dimension("axial_columns", columns)

@@ -27,9 +27,12 @@ def dense(
 
 
 def feed_forward_layer(
-    weights: Weights, x: mtf.Tensor, dims: Dimensions, config: Config, layer: int
+    weights: Weights, x: mtf.Tensor, dims: Dimensions, config: Config, layer: int, name: str
 ) -> mtf.Tensor:
     """Two dense layers with ``config.activation_function`` between them.
+
+    With ``mlp_glu`` a third one, ``c_gate``, gates the hidden layer: the activation is applied to
+    the gate, and the hidden layer is multiplied by it.
 
     Args:
         weights: of the model.
@@ -38,18 +41,27 @@ def feed_forward_layer(
         config: scale_by_in multiplies both kernels' initial values by 1/sqrt(inputs);
             scale_by_depth multiplies the second's by 1/sqrt(n_layer) (GPT-2 paper, 2.3).
         layer: number of the layer, from 0.
+        name: scope of its variables within the layer.
 
     Returns:
         [batch, sequence, embd].
+
+    Source: Vaswani et al. 2017, section 3.3; gating: Shazeer 2020 (GLU variants), equation 6.
     """
-    scope = f"h{layer}/mlp/conv1d_main"
+    scope = f"{weights.layer_scope(layer)}/{name}/conv1d_main"
 
     def stddev(in_dim: mtf.Dimension) -> float:
         return KERNEL_STDDEV * (in_dim.size**-0.5 if config.scale_by_in else 1.0)
 
     hidden_dim = dims.intermediate_expanded
-    hidden = dense(weights, x, dims.embd, hidden_dim, f"{scope}/c_fc", stddev(dims.embd))
-    hidden = activation(hidden, config.activation_function)
+    def expand(part: str) -> mtf.Tensor:
+        return dense(weights, x, dims.embd, hidden_dim, f"{scope}/{part}", stddev(dims.embd))
+
+    hidden = expand("c_fc")
+    if config.mlp_glu:
+        hidden *= activation(expand("c_gate"), config.activation_function)
+    else:
+        hidden = activation(hidden, config.activation_function)
     depth_scale = config.n_layer**-0.5 if config.scale_by_depth else 1.0
     return dense(
         weights, hidden, hidden_dim, dims.embd, f"{scope}/c_proj", stddev(hidden_dim) * depth_scale

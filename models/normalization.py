@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
 EPSILON = 1e-5  # GPT-2's and GPT-Neo's
+
+
+def _normalized(x: mtf.Tensor, dim: mtf.Dimension) -> mtf.Tensor:
+    """``x`` with mean 0 and variance 1 over ``dim``, in float32 whatever x is."""
+    x = mtf.cast(x, tf.float32)
+    centered = x - mtf.reduce_mean(x, reduced_dim=dim)
+    variance = mtf.reduce_mean(mtf.square(centered), reduced_dim=dim)
+    return centered * mtf.rsqrt(variance + EPSILON)
 
 
 def layer_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -> mtf.Tensor:
@@ -24,6 +34,23 @@ def layer_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -
     """
     gain = weights.ones(f"{name}/g", [dim])
     bias = weights.zeros(f"{name}/b", [dim])
-    centered = x - mtf.reduce_mean(x, reduced_dim=dim)
-    variance = mtf.reduce_mean(mtf.square(centered), reduced_dim=dim)
-    return centered * mtf.rsqrt(variance + EPSILON) * gain + bias
+    return mtf.cast(_normalized(x, dim) * gain + bias, x.dtype)
+
+
+def scale_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -> mtf.Tensor:
+    """Normalisation with one learned gain ``<name>/g`` for the whole vector; as ``layer_norm``.
+
+    Source: Nguyen and Salazar 2019, section 2.2, with GPT-Neo's differences: the mean is
+    subtracted, and the length is taken as the root of the mean square.
+    """
+    gain = weights.ones(f"{name}/g", [])
+    return mtf.cast(_normalized(x, dim) * gain, x.dtype)
+
+
+def rezero(weights: Weights, x: mtf.Tensor, name: str) -> mtf.Tensor:
+    """``x`` times the learned scalar ``<name>/g``, which starts at 0.
+
+    Source: Bachlechner et al. 2020 (ReZero), equation 1.
+    """
+    gain = weights.zeros(f"{name}/g", [])
+    return x * mtf.cast(gain, x.dtype)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from configs.schema import Config
-from models.attention import attention_radius
+from models.attention import attention_window
 from models.dimensions import Dimensions
 from models.gpt import GPT
 from models.kernels.cache import LayerCache, cached_attention, empty_cache
@@ -85,7 +85,8 @@ class _Decoder:
                 values,
                 caches[layer],
                 positions,
-                attention_radius(self.config, layer),
+                attention_window(self.config, layer),
+                self.model.slots(layer),
             )
             return mixed
 
@@ -229,7 +230,9 @@ def generate(
     }
     padded = tf.pad(features["tokens"], [[0, 0], [0, cache_length - config.n_ctx]])
     tokens = mtf.import_tf_tensor(mesh, padded, mtf.Shape([dims.batch, dims.memory_length]))
-    caches = [empty_cache(mesh, dims, tf.float32) for _ in range(config.n_layer)]
+    caches = [
+        empty_cache(mesh, dims, tf.as_dtype(config.precision)) for _ in range(config.n_layer)
+    ]
     # The last token of a prompt is fed by the first decoding step, which needs its logits.
     last = mtf.import_tf_tensor(mesh, tf.reduce_max(features["lengths"]) - 1, mtf.Shape([]))
     chunk = min(PREFILL_CHUNK, cache_length)

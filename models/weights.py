@@ -11,6 +11,10 @@ import tensorflow as tf
 from models.kernels.noise import label_id
 from utils.mesh_tensorflow import mtf
 
+FLOAT32 = mtf.VariableDType(tf.float32, tf.float32, tf.float32)
+"""Of every variable, in checkpoints and on the mesh, also when activations are bfloat16: kernels
+round weights as they read them, so that gradients arrive, and are added up, in float32."""
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -22,21 +26,25 @@ class Weights:
     Attributes:
         mesh: of the model.
         seed: of the run.
-        dtype: of master copy, slices and activations.
+        shares_layers: whether all layers have the same variables.
         prefix: scope of all names; ``gpt2`` in GPT-Neo's checkpoints.
     """
 
     mesh: mtf.Mesh
     seed: int
-    dtype: mtf.VariableDType
+    shares_layers: bool = False
     prefix: str = "gpt2"
+
+    def layer_scope(self, layer: int) -> str:
+        """Scope of the variables of ``layer``; empty (GPT-Neo's choice) when layers share them."""
+        return "" if self.shares_layers else f"h{layer}"
 
     def _get(self, name: str, dims: Sequence[mtf.Dimension], initializer: Any) -> mtf.Tensor:
         return mtf.get_variable(
             self.mesh,
             f"{self.prefix}/{name}",
             mtf.Shape(dims),
-            dtype=self.dtype,
+            dtype=FLOAT32,
             initializer=initializer,
         )
 

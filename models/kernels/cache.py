@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from models.dimensions import Dimensions
-from models.kernels.attention import MASKED
+from models.kernels.attention import MASKED, MemorySlots, Window, with_slots
 from models.kernels.operation import kernel
 from utils.mesh_tensorflow import mtf
 
@@ -62,7 +62,8 @@ def cached_attention(
     values: mtf.Tensor,
     cache: LayerCache,
     positions: mtf.Tensor,
-    radius: Optional[int],
+    window: Window,
+    slots: Optional[MemorySlots] = None,
 ) -> tuple[mtf.Tensor, LayerCache]:
     """Appends keys and values to the cache and attends to what it then holds.
 
@@ -74,11 +75,13 @@ def cached_attention(
         values: as queries.
         cache: of this layer; its buffers must not be read by anything else.
         positions: [batch, sequence] int32: where each query stands in its own text.
-        radius: of local attention, None for global attention.
+        window: which keys a query sees; causal.
+        slots: learned keys and values beside those of the cache.
 
     Returns:
         (mixed values with dims as queries, the cache with the new rows).
     """
+    assert window.causal
     batch, _, heads, _ = queries.shape.dims
 
     def attend(
@@ -88,24 +91,29 @@ def cached_attention(
         old_keys: tf.Tensor,
         old_values: tf.Tensor,
         at: tf.Tensor,
+        *slot_parts: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
         new_keys, new_values = _write(old_keys, k, at), _write(old_values, v, at)
         end = tf.reduce_max(at) + 1
+        radius = window.radius
         start = 0 if radius is None else tf.maximum(tf.reduce_min(at) + 1 - radius, 0)
+        seen_keys, seen_values = new_keys[:, :, start:end], new_values[:, :, start:end]
+        seen = window.sees(at[:, tf.newaxis, :, tf.newaxis], tf.range(start, end))
+        if slot_parts:
+            seen_keys = with_slots(slot_parts[0], seen_keys)
+            seen_values = with_slots(slot_parts[1], seen_values)
+            count = slot_parts[0].shape[0]
+            seen = tf.pad(seen, [[0, 0], [0, 0], [0, 0], [count, 0]], constant_values=True)
         q = tf.transpose(q, [0, 2, 1, 3])
-        scores = tf.matmul(q, new_keys[:, :, start:end], transpose_b=True)
-        behind = at[:, tf.newaxis, :, tf.newaxis] - tf.range(start, end)
-        seen = behind >= 0
-        if radius is not None:
-            seen = tf.logical_and(seen, behind < radius)
+        scores = tf.matmul(q, seen_keys, transpose_b=True)
         weights = tf.nn.softmax(scores + tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype))
-        mixed = tf.matmul(weights, new_values[:, :, start:end])
+        mixed = tf.matmul(weights, seen_values)
         return tf.transpose(mixed, [0, 2, 1, 3]), new_keys, new_values
 
     shapes = [queries.shape, cache.keys.shape, cache.values.shape]
     mixed, new_keys, new_values = kernel(
         attend,
-        [queries, keys, values, cache.keys, cache.values, positions],
+        [queries, keys, values, *cache, positions, *(slots or ())],
         [(shape, queries.dtype) for shape in shapes],
         splittable=[batch, heads],
         name="cached_attention",

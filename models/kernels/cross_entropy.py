@@ -21,7 +21,7 @@ def log_normalizer_and_target(
 
     Args:
         logits: [batch, sequence, vocab], floating.
-        targets: [batch, sequence], int32, each within [0, vocab).
+        targets: [batch, sequence], int32; one outside [0, vocab) has the logit 0.
         vocab: the vocabulary's dimension.
         vocab_slices: pieces into which the layout splits it.
 

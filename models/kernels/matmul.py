@@ -19,7 +19,7 @@ def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Ten
 
     Args:
         x: [..., in_dim], floating. Every dimension may be split.
-        weight: [in_dim, out_dim] or [out_dim, in_dim].
+        weight: [in_dim, out_dim] or [out_dim, in_dim]; rounded to x's dtype for the product.
         out_dim: the dimension of ``weight`` that stays.
 
     Returns:
@@ -32,16 +32,18 @@ def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Ten
 
     def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
-        product = tf.matmul(flat, weight_slice, transpose_b=transposed)
+        product = tf.matmul(flat, tf.cast(weight_slice, flat.dtype), transpose_b=transposed)
         return tf.reshape(product, [*x_slice.shape[:-1], product.shape[-1]])
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         x_slice, weight_slice = xs
         flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
         d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
-        dx = tf.matmul(d_flat, weight_slice, transpose_b=not transposed)
+        rounded = tf.cast(weight_slice, d_flat.dtype)
+        dx = tf.matmul(d_flat, rounded, transpose_b=not transposed)
         left, right = (d_flat, flat) if transposed else (flat, d_flat)
-        return [tf.reshape(dx, x_slice.shape), tf.matmul(left, right, transpose_a=True)]
+        d_weight = tf.matmul(left, right, transpose_a=True)
+        return [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
 
     output = mtf.Shape([*rows, out_dim])
     [y] = kernel(
@@ -58,16 +60,19 @@ def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Ten
 
 
 def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
-    """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split."""
+    """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split.
+
+    The bias is rounded to x's dtype.
+    """
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
         # A product with ones sums rows faster than a reduction does on the CPU.
         summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
-        return [dys[0], tf.reshape(summed, [-1])]
+        return [dys[0], tf.cast(tf.reshape(summed, [-1]), xs[1].dtype)]
 
     [y] = kernel(
-        tf.nn.bias_add,
+        lambda values, added: tf.nn.bias_add(values, tf.cast(added, values.dtype)),
         [x, bias],
         [(x.shape, x.dtype)],
         splittable=x.shape.dims,

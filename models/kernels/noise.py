@@ -74,16 +74,18 @@ class Dropout:
         mesh: of the model.
         seed: of the run.
         step: tf scalar, integer: the global step before the update.
+        rows: [batch] int32: numbers of the sequences within the global batch. A microbatch holds
+            some of them; its noise is that of the whole batch.
 
     Source: Srivastava et al. 2014 (inverted: kept values are scaled up).
     """
 
-    def __init__(self, mesh: mtf.Mesh, seed: int, step: tf.Tensor):
+    def __init__(self, mesh: mtf.Mesh, seed: int, step: tf.Tensor, rows: mtf.Tensor):
         # Without the first mix, seed and step would meet in one exclusive or, and two seeds would
         # share their masks in another order of steps.
         key = fold(mix(_uint32(seed)), tf.cast(step, tf.uint32))
         self._key = mtf.import_tf_tensor(mesh, key, mtf.Shape([]))
-        self._positions: dict[mtf.Dimension, mtf.Tensor] = {}
+        self._rows = rows
 
     def key(self, label: str) -> mtf.Tensor:
         """The key of one place in the model: uint32 scalar."""
@@ -99,9 +101,9 @@ class Dropout:
 
     def positions(self, dim: mtf.Dimension) -> mtf.Tensor:
         """Global indices along ``dim``: int32 [dim]."""
-        if dim not in self._positions:
-            self._positions[dim] = mtf.range(self._key.mesh, dim, tf.int32)
-        return self._positions[dim]
+        if dim == self._rows.shape.dims[0]:
+            return self._rows
+        return mtf.range(self._key.mesh, dim, tf.int32)
 
     def __call__(self, x: mtf.Tensor, rate: float, label: str) -> mtf.Tensor:
         """Drops elements of ``x`` (any shape) with probability ``rate``; every dim may be split.

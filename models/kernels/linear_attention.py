@@ -1,0 +1,2 @@
+def linear_attention(q,k,v,causal):
+    raise NotImplementedError

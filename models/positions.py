@@ -1,0 +1,64 @@
+"""Position embeddings that are added to the token embedding: learned, or learned by two axes.
+
+Rotary positions act inside attention (``kernels/rotary.py``) and add nothing here.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from models.dimensions import Dimensions
+from models.kernels.embedding import embedding_lookup
+from models.kernels.operation import kernel
+from models.weights import Weights
+from utils.mesh_tensorflow import mtf
+
+STDDEV = 0.01  # GPT-2's and GPT-Neo's
+
+
+def learned_positions(weights: Weights, positions: mtf.Tensor, dims: Dimensions) -> mtf.Tensor:
+    """Rows of the table ``wpe``.
+
+    Args:
+        weights: of the model.
+        positions: [sequence] or [batch, sequence] int32, each within [0, n_ctx).
+        dims: of the model.
+
+    Returns:
+        [positions' dims, embd] float32.
+    """
+    table = weights.normal("wpe", [dims.embed_sequence, dims.embd], STDDEV)
+    return embedding_lookup(table, positions)
+
+
+def axial_positions(weights: Weights, positions: mtf.Tensor, dims: Dimensions) -> mtf.Tensor:
+    """Mean of a row and a column embedding, ``axial_wpe_1`` and ``axial_wpe_2``.
+
+    Position p stands in row p // columns and column p % columns.
+
+    Args:
+        weights: of the model.
+        positions: [sequence] or [batch, sequence] int32, each within [0, n_ctx).
+        dims: of the model.
+
+    Returns:
+        [positions' dims, embd] float32.
+
+    Source: Ho et al. 2019 (axial attention), appendix; the mean of the two is GPT-Neo's.
+    """
+    assert dims.axial is not None
+    row_dim, column_dim = dims.axial
+    columns = column_dim.size
+
+    def part(name: str, dim: mtf.Dimension, indices: mtf.Tensor) -> mtf.Tensor:
+        return embedding_lookup(weights.normal(name, [dim, dims.embd], STDDEV), indices)
+
+    def divide(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return at // columns, at % columns
+
+    shape = positions.shape
+    rows, column_numbers = kernel(
+        divide, [positions], [(shape, tf.int32)] * 2, shape.dims, "axial", differentiable=False
+    )
+    mean = part("axial_wpe_1", row_dim, rows) + part("axial_wpe_2", column_dim, column_numbers)
+    return mean * 0.5
