@@ -46,7 +46,7 @@ class DatasetConfig(BaseModel):
         unit="token id",
     )
     padding_id: int = key(
-        "Id that fills up short sequences.",
+        "Id of padding, if the records hold any: `--check_dataset` shows it, nothing is filled up.",
         default_factory=lambda data: data.get("eos_id", 0),
         default_text="`eos_id`",
         ge=0,

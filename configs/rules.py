@@ -142,12 +142,24 @@ def token_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
     }
     for key, limit in limits.items():
         value = getattr(config, key)
-        if value is not None and value > limit:
+        if value is None or value <= limit:
+            continue
+        if key in config.model_fields_set or config.dataset is not None:
             yield problem(
                 key,
                 f"must be below n_vocab {config.n_vocab}",
                 value,
                 "change it or raise n_vocab",
+            )
+        elif key == "eos_id" and (config.input_fn == "generic_text" or config.predict_steps):
+            # GPT-2's id is no default for a smaller vocabulary, which matters only where it is
+            # used: after stitched documents and at the end of samples.
+            yield problem(
+                key,
+                "is required with input_fn generic_text or predict_steps, and a vocabulary of "
+                f"{config.n_vocab} has no {value}",
+                None,
+                "add the id that ends a document",
             )
 
 
@@ -245,6 +257,9 @@ RULES: tuple[Rule, ...] = (
         "padding_id",
         "mlm_mask_id",
         "mlm_cls_token_id",
+        "datasets",
+        "input_fn",
+        "predict_steps",
     ),
     _rule(warmup_ends_in_time, "warmup_steps", "train_steps", "lr_decay", "lr_decay_end"),
     _rule(vocabulary_holds_datasets, "n_vocab", "datasets"),
