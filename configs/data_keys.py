@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationInfo, field_validator
 
 from configs.datasets import GPT2_EOS_ID, DatasetSource, RawEntry
-from configs.fields import STRICT, key
+from configs.fields import LARGEST_INT, MOST_DATASETS, STRICT, key
 
 
 def _from_dataset(name: str) -> Any:
@@ -34,6 +34,7 @@ class DataKeys(BaseModel):
         "`[[train_glob, eval_glob, stitch, mode, weight], …]`; a dataset config may stand in "
         "place of its id.",
         (),
+        max_length=MOST_DATASETS,
     )
     shuffle_input_filenames: bool = key("Record files are read in a seeded random order.", True)
     eos_id: int = key(
@@ -42,6 +43,7 @@ class DataKeys(BaseModel):
         default_text="that of the dataset config; 50256 without one; without both required where "
         "it is used",
         ge=0,
+        le=LARGEST_INT,
         unit="token id",
     )
     padding_id: int = key(
@@ -49,6 +51,7 @@ class DataKeys(BaseModel):
         default_factory=_from_dataset("padding_id"),
         default_text="that of the dataset config; `eos_id` without one",
         ge=0,
+        le=LARGEST_INT,
         unit="token id",
     )
 
