@@ -32,6 +32,16 @@ _PREDICT_ONLY: tuple[str, ...] = (
     "out",
 )
 
+# GPT-Neo's flags that are accepted and not acted on yet -> what to do in place of each. A
+# feature that gets built loses its line here, and --help and the docs follow.
+UNBUILT_FLAGS: dict[str, str] = {
+    "tpu": "run on the CPU, or on GPUs with --gpu_ids",
+    "export": "use --predict for texts",
+    "auto_layout": "compare layouts with --dry_run",
+    "auto_layout_and_mesh_shape": "compare meshes with --dry_run",
+    "entmax_sampling": "use --top_k or --top_p",
+}
+
 # Flags that existed in relatives or earlier versions, and what to write in place of them.
 _RENAMED: dict[str, str] = {
     "--dry": "--dry_run",
@@ -145,6 +155,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_flags(parser.add_argument_group("run"))
     _add_mode_flags(parser.add_argument_group("what to do, in place of training (one of them)"))
     _add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
+    for action in parser._actions:
+        if action.dest in UNBUILT_FLAGS:
+            text, default, value = (action.help or "").partition(" (default: ")
+            action.help = f"{text} (not built yet){default}{value}"
     return parser
 
 
@@ -300,6 +314,20 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     chosen = [mode for flag, mode in _MODE_FLAGS.items() if getattr(namespace, flag)]
     namespace.mode = chosen[0] if chosen else "train"
     return namespace
+
+
+def refuse_unbuilt(namespace: argparse.Namespace) -> None:
+    """Refuses flags that are accepted and not acted on yet.
+
+    Args:
+        namespace: What `parse_arguments` returned.
+
+    Raises:
+        ValueError: If such a flag is given.
+    """
+    for flag, remedy in UNBUILT_FLAGS.items():
+        if getattr(namespace, flag):
+            raise ValueError(f"--{flag} is not built yet. Leave it out and {remedy}.")
 
 
 def _unknown_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[str]:

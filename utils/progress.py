@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,17 @@ from tqdm import tqdm
 LOGGER = logging.getLogger(__name__)
 PROGRESS_LINE = "progress_line"
 """Attribute of log records that say what the bar on a terminal says."""
+
+
+_USUAL_WIDTH = 80  # columns
+
+
+def _width_is_known() -> bool:
+    """Whether the terminal tells its width; some, as those of `script` or CI, say it is 0."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+    except (OSError, ValueError):
+        return False
 
 
 class Progress:
@@ -27,7 +39,8 @@ class Progress:
             total=total,
             initial=start,
             unit="step",
-            dynamic_ncols=True,
+            dynamic_ncols=_width_is_known(),
+            ncols=None if _width_is_known() else _USUAL_WIDTH,
             disable=not sys.stderr.isatty(),
             file=sys.stderr,
         )
