@@ -14,15 +14,20 @@ PROGRESS_LINE = "progress_line"
 """Attribute of log records that say what the bar on a terminal says."""
 
 
-_USUAL_WIDTH = 80  # columns
+_USUAL_SIZE = {"ncols": 80, "nrows": 24}
 
 
-def _width_is_known() -> bool:
-    """Whether the terminal tells its width; some, as those of `script` or CI, say it is 0."""
+def _size_of_terminal() -> dict[str, Any]:
+    """Options of the bar: as large as the terminal at any time, if the terminal knows its size.
+
+    Some, as those of `script` without a terminal or of CI, say that they have no column or line,
+    and a bar that believes it is not drawn.
+    """
     try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+        known = all(os.get_terminal_size(sys.stderr.fileno()))
     except (OSError, ValueError):
-        return False
+        known = False
+    return {"dynamic_ncols": True} if known else _USUAL_SIZE
 
 
 class Progress:
@@ -39,8 +44,7 @@ class Progress:
             total=total,
             initial=start,
             unit="step",
-            dynamic_ncols=_width_is_known(),
-            ncols=None if _width_is_known() else _USUAL_WIDTH,
+            **_size_of_terminal(),
             disable=not sys.stderr.isatty(),
             file=sys.stderr,
         )

@@ -71,13 +71,15 @@ def test_a_terminal_shows_a_bar_with_an_estimate(log, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(("columns", "width"), [(0, 80), (60, 60)])
-def test_the_bar_fills_a_terminal_and_80_columns_if_it_tells_no_width(
-    log, monkeypatch, columns, width
+@pytest.mark.parametrize(
+    ("lines", "columns", "width"), [(0, 0, 80), (24, 0, 80), (0, 60, 80), (24, 60, 60)]
+)
+def test_the_bar_fills_a_terminal_and_80_columns_if_it_tells_no_size(
+    log, monkeypatch, lines, columns, width
 ):
     monkeypatch.setenv("COLUMNS", "0")
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
     with open(follower, "w", encoding="utf-8") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         show()
