@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
 DEFAULT_STEPS_PER_CHECKPOINT = 5000
+_LARGEST_INT = 2**31 - 1
 
 # Flag -> mode; without any of them a run trains.
 _MODE_FLAGS: dict[str, str] = {
@@ -53,7 +54,7 @@ _RENAMED: dict[str, str] = {
     "--output": "--out",
 }
 
-_DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d+)", re.IGNORECASE)
+_DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d{1,6})", re.IGNORECASE)
 
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 
@@ -66,7 +67,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    """Returns a reader of whole numbers from `least` up."""
+    """Returns a reader of whole numbers from `least` up to the largest int32."""
 
     def read(text: str) -> int:
         try:
@@ -75,7 +76,11 @@ def _at_least(least: int) -> Callable[[str], int]:
             value = least - 1
         if value < least:
             raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}; got {text!r}. Change it."
+                f"must be a whole number of at least {least}; got {text[:40]!r}. Change it."
+            )
+        if value > _LARGEST_INT:
+            raise argparse.ArgumentTypeError(
+                f"must be at most {_LARGEST_INT}; got {text[:40]!r}. Change it."
             )
         return value
 

@@ -200,6 +200,15 @@ def test_wrong_gpu_ids(values, message):
             "Change it.",
         ),
         (
+            f"--model x --predict --seed {10**30}",
+            f"argument --seed: must be at most 2147483647; got '{10**30}'. Change it.",
+        ),
+        (
+            "--model x --gpu_ids " + "9" * 5000,
+            f"--gpu_ids must be device numbers or names; got '{'9' * 5000}'. "
+            "Write 0 1, or device:GPU:0 device:GPU:1.",
+        ),
+        (
             "--model x --predict --temperature -1",
             "argument --temperature: must be a number of at least 0; got '-1'. "
             "Use 0 for the most likely token.",
