@@ -8,138 +8,29 @@ whichever epoch that is in, and reads no record before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
-from configs.datasets import DatasetSource
+from configs.names import CHUNKS
 from configs.schema import Config
-from data.records import FEATURE, natural_sorted, read_records, record_count
+from data.records import FEATURE, wrong_count
+from data.sources import Source, open_sources
+
+__all__ = [
+    "Source",
+    "epoch_of_step",
+    "evaluation_input",
+    "mixed_choices",
+    "open_sources",
+    "training_input",
+]
 
 InputFn = Callable[[dict[str, Any]], tf.data.Dataset]
 
 SHUFFLE_BUFFER_DOCUMENTS = 1000  # times stitch, as in GPT-Neo
 _MIX_BLOCK = 1 << 16
-
-
-@dataclass(frozen=True)
-class Source:
-    """The record files of one entry of ``datasets``.
-
-    Attributes:
-        id: name of the dataset.
-        files: paths in reading order.
-        counts: records of each file.
-        mode: ``chunks``, ``documents_fixed`` or ``documents_random``.
-        stitch: documents that make one sequence.
-        weight: share in the mix, relative to the others.
-    """
-
-    id: str
-    files: tuple[str, ...]
-    counts: tuple[int, ...]
-    mode: str
-    stitch: int
-    weight: float
-
-    @property
-    def records(self) -> int:
-        """Records of all files."""
-        return sum(self.counts)
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of one epoch."""
-        return self.records if self.mode == "chunks" else self.records // self.stitch
-
-
-def _count(path: str) -> int:
-    try:
-        return record_count(path)
-    except ValueError:  # made elsewhere: no number in the name, so its records are counted
-        return sum(1 for _ in read_records(path))
-
-
-def _open_source(source: DatasetSource, pattern: str, config: Config, shuffled: bool) -> Source:
-    files = natural_sorted(tf.io.gfile.glob(pattern))
-    if not files:
-        raise ValueError(
-            f"dataset {source.id} must match at least one record file; got none for {pattern}. "
-            "Make records with data/create_tfrecords.py or correct the dataset config's path."
-        )
-    if shuffled:
-        order = np.random.Generator(np.random.PCG64(config.seed)).permutation(len(files))
-        files = [files[number] for number in order]
-    counts = tuple(_count(path) for path in files)
-    return Source(source.id, tuple(files), counts, source.mode, source.stitch, source.weight)
-
-
-def _check_first_record(source: Source, config: Config) -> None:
-    """Looks at one record, so that wrong data is named before anything is built."""
-    for path, count in zip(source.files, source.counts):
-        if count == 0:
-            continue
-        ids = next(read_records(path), None)
-        if ids is None:
-            raise ValueError(
-                f"record file {path} must hold as many records as its name says; got 0 instead of "
-                f"{count}. Make the records again."
-            )
-        if source.mode == "chunks" and len(ids) != config.n_ctx + 1:
-            raise ValueError(
-                f"records of {source.id} must hold n_ctx + 1 = {config.n_ctx + 1} ids; got "
-                f"{len(ids)} in {path}. Set n_ctx to {len(ids) - 1}, or make the records again "
-                f"with --chunk_size {config.n_ctx}."
-            )
-        if len(ids) and (ids.max() >= config.n_vocab or ids.min() < 0):
-            raise ValueError(
-                f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}); got "
-                f"{ids.min()} to {ids.max()} in {path}. Set n_vocab to the tokenizer's size."
-            )
-        return
-    raise ValueError(f"dataset {source.id} must hold records; got 0. Make the records again.")
-
-
-def open_sources(config: Config, training: bool) -> list[Source]:
-    """Finds and checks the record files.
-
-    Args:
-        config: a checked config.
-        training: True for the training globs, False for the evaluation globs.
-
-    Returns:
-        One source per entry of ``datasets`` (for evaluation, per entry with an eval glob).
-
-    Raises:
-        ValueError: no dataset, no file, too few records, or records that do not fit the config.
-    """
-    kind = "path" if training else "eval_path"
-    found = [
-        (source, pattern)
-        for source in config.sources
-        if (pattern := source.train_glob if training else source.eval_glob)
-    ]
-    if not found:
-        raise ValueError(
-            f"datasets must name at least one dataset with a {kind}; got none. Add one to the "
-            "config."
-        )
-    sources = [
-        _open_source(source, pattern, config, training and config.shuffle_input_filenames)
-        for source, pattern in found
-    ]
-    for source in sources:
-        _check_first_record(source, config)
-    sequences = sum(source.sequences for source in sources)
-    if training and sequences < config.train_batch_size:
-        raise ValueError(
-            f"train_batch_size must not exceed the sequences of the data; got "
-            f"{config.train_batch_size} with {sequences} sequence(s). Lower train_batch_size or "
-            "add data."
-        )
-    return sources
 
 
 def epoch_of_step(sources: Sequence[Source], batch_size: int) -> Callable[[int], float]:
@@ -154,24 +45,66 @@ def _parse(serialized: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.sparse.to_dense(parsed[FEATURE]), tf.int32)
 
 
-def _check_ids(ids: tf.Tensor, config: Config, name: str) -> tf.Tensor:
+def _refuse_unless(holds: tf.Tensor, *message: Union[str, tf.Tensor]) -> tf.Operation:
+    """Stops the run with a message, the parts of which may be known only while reading."""
+    return tf.debugging.Assert(holds, [tf.strings.join(message)])
+
+
+def _check_ids(ids: tf.Tensor, source: Source, config: Config) -> tf.Tensor:
     """[n_ctx + 1] int32, refused when it has another length or an id that is out of range."""
-    wrong_length = tf.debugging.assert_equal(
-        tf.size(ids),
-        config.n_ctx + 1,
-        message=f"sequences of {name} must hold n_ctx + 1 ids. Make the records again with "
-        f"--chunk_size {config.n_ctx}, or stitch more documents",
+    if source.mode == CHUNKS:
+        what, remedy = "records", f"Make the records again with --chunk_size {config.n_ctx}."
+    else:
+        what, remedy = f"{source.stitch} stitched documents", "Raise the dataset's stitch."
+    wrong_length = _refuse_unless(
+        tf.equal(tf.size(ids), config.n_ctx + 1),
+        f"{what} of {source.id} must hold n_ctx + 1 = {config.n_ctx + 1} ids; got ",
+        tf.strings.as_string(tf.size(ids)),
+        f". {remedy}",
     )
     too_large = tf.debugging.assert_less(
         ids,
         config.n_vocab,
-        message=f"ids of {name} must be below n_vocab. Set n_vocab to the tokenizer's size",
+        message=f"ids of {source.id} must be below n_vocab. Set n_vocab to the tokenizer's size",
     )
     negative = tf.debugging.assert_non_negative(
-        ids, message=f"ids of {name} must be at least 0. Make the records again"
+        ids, message=f"ids of {source.id} must be at least 0. Make the records again"
     )
     with tf.control_dependencies([wrong_length, too_large, negative]):
         return tf.ensure_shape(tf.identity(ids), [config.n_ctx + 1])
+
+
+def _records_of(
+    path: tf.Tensor, count: tf.Tensor, skipped: tf.Tensor, message: tf.Tensor
+) -> tf.data.Dataset:
+    """Serialized records of one file, behind the first ``skipped``; refuses a false ``count``.
+
+    Where a run resumes follows from the numbers in the file names, so a false one would go on
+    with other data than a run without a break. Counting on the way costs nothing to speak of and
+    covers files of any size and place; those looked at before the run are only the first.
+    """
+    records = tf.data.TFRecordDataset(path).skip(skipped).map(lambda record: (record, True))
+    ended = records.concatenate(tf.data.Dataset.from_tensors(("", False)))
+
+    def step(number: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]) -> Any:
+        record, is_record = element
+        right = tf.where(is_record, number < count, tf.equal(number, count))
+        with tf.control_dependencies([_refuse_unless(right, message)]):
+            return number + tf.cast(is_record, tf.int64), (tf.identity(record), is_record)
+
+    counted = ended.scan(skipped, step).filter(lambda record, is_record: is_record)
+    return counted.map(lambda record, is_record: record)
+
+
+def _files_from(source: Source, number: int, skipped: int) -> tf.data.Dataset:
+    """Serialized records of the files from ``number`` on, behind ``skipped`` of the first one."""
+    files, counts = source.files[number:], source.counts[number:]
+    skips = [skipped] + [0] * (len(files) - 1)
+    messages = [wrong_count(path, "fewer or more") for path in files]
+    int64s = [tf.constant(values, tf.int64) for values in (counts, skips)]
+    return tf.data.Dataset.from_tensor_slices((list(files), *int64s, messages)).flat_map(
+        _records_of
+    )
 
 
 def _chunks_from(source: Source, start: int) -> tf.data.Dataset:
@@ -181,8 +114,8 @@ def _chunks_from(source: Source, start: int) -> tf.data.Dataset:
     while position >= source.counts[number]:
         position -= source.counts[number]
         number += 1
-    rest = tf.data.TFRecordDataset(list(source.files[number:])).skip(position)
-    return rest.concatenate(tf.data.TFRecordDataset(list(source.files)).repeat())
+    rest = _files_from(source, number, position)
+    return rest.concatenate(_files_from(source, 0, 0).repeat())
 
 
 def _window(documents: tf.Tensor, number: tf.Tensor, source: Source, config: Config) -> tf.Tensor:
@@ -200,9 +133,10 @@ def _documents_from(source: Source, start: int, config: Config) -> tf.data.Datas
     """Windows from sequence number ``start`` on: ``stitch`` shuffled documents, joined by eos."""
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        files = tf.data.TFRecordDataset(list(source.files))
         buffer = SHUFFLE_BUFFER_DOCUMENTS * source.stitch
-        shuffled = files.shuffle(buffer, seed=number + config.seed, reshuffle_each_iteration=False)
+        shuffled = _files_from(source, 0, 0).shuffle(
+            buffer, seed=number + config.seed, reshuffle_each_iteration=False
+        )
         return shuffled.batch(source.stitch, drop_remainder=True)
 
     def join(number: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
@@ -220,11 +154,11 @@ def _documents_from(source: Source, start: int, config: Config) -> tf.data.Datas
 
 def _sequences_from(source: Source, start: int, config: Config) -> tf.data.Dataset:
     """Sequences [n_ctx + 1] int32 of one source from number ``start`` on, without end."""
-    if source.mode == "chunks":
+    if source.mode == CHUNKS:
         dataset = _chunks_from(source, start).map(_parse)
     else:
         dataset = _documents_from(source, start, config)
-    return dataset.map(lambda ids: _check_ids(ids, config, source.id))
+    return dataset.map(lambda ids: _check_ids(ids, source, config))
 
 
 def mixed_choices(weights: Sequence[float], seed: int, start: int, count: int) -> np.ndarray:

@@ -5,16 +5,17 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationInfo, field_validator
 
 from configs.datasets import GPT2_EOS_ID, DatasetSource, RawEntry
-from configs.fields import STRICT, key
+from configs.fields import LARGEST_INT, MOST_DATASETS, STRICT, key
 
 
-def _from_dataset(name: str, otherwise: int) -> Any:
-    """Returns a default factory: the id of the first dataset config, else a constant."""
+def _from_dataset(name: str) -> Any:
+    """Returns a default factory: the id of the first dataset config, else that of GPT-2."""
 
     def default(data: dict[str, Any]) -> int:
-        sources = data.get("datasets", ())
-        dataset = sources[0].dataset if sources else None
-        return otherwise if dataset is None else int(getattr(dataset, name))
+        datasets = (source.dataset for source in data.get("datasets", ()))
+        dataset = next((dataset for dataset in datasets if dataset is not None), None)
+        otherwise = data.get("eos_id", GPT2_EOS_ID)
+        return int(otherwise if dataset is None else getattr(dataset, name))
 
     return default
 
@@ -33,20 +34,24 @@ class DataKeys(BaseModel):
         "`[[train_glob, eval_glob, stitch, mode, weight], …]`; a dataset config may stand in "
         "place of its id.",
         (),
+        max_length=MOST_DATASETS,
     )
     shuffle_input_filenames: bool = key("Record files are read in a seeded random order.", True)
     eos_id: int = key(
-        "Id that ends a document.",
-        default_factory=_from_dataset("eos_id", GPT2_EOS_ID),
-        default_text="that of the dataset config; 50256 without one",
+        "Id that ends a document: put after each stitched one; generated text stops at it.",
+        default_factory=_from_dataset("eos_id"),
+        default_text="that of the dataset config; 50256 without one; without both required where "
+        "it is used",
         ge=0,
+        le=LARGEST_INT,
         unit="token id",
     )
     padding_id: int = key(
-        "Id that fills up short sequences.",
-        default_factory=_from_dataset("padding_id", GPT2_EOS_ID),
-        default_text="that of the dataset config; 50256 without one",
+        "Id of padding, if the records hold any: `--check_dataset` shows it, nothing is filled up.",
+        default_factory=_from_dataset("padding_id"),
+        default_text="that of the dataset config; `eos_id` without one",
         ge=0,
+        le=LARGEST_INT,
         unit="token id",
     )
 

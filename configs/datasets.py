@@ -7,7 +7,7 @@ from typing import Any, Optional
 from pydantic import BaseModel, field_validator, model_validator
 
 from configs.errors import choose_from, shown
-from configs.fields import STRICT, key
+from configs.fields import LARGEST_INT, STRICT, key
 from configs.names import CHUNKS, DOCUMENT_MODE_ALIASES, DOCUMENT_MODES
 
 GPT2_TOKENIZER = "gpt2"
@@ -26,7 +26,11 @@ class DatasetConfig(BaseModel):
         "Name in logs and metrics.", None, default_text="the name of the file, without `.json`"
     )
     n_vocab: int = key(
-        "Size of the vocabulary; every id is below it.", gt=0, example=50257, unit="tokens"
+        "Size of the vocabulary; every id is below it.",
+        gt=0,
+        le=LARGEST_INT,
+        example=50257,
+        unit="tokens",
     )
     path: str = key(
         "Glob of the training records, local or `gs://`.",
@@ -43,13 +47,15 @@ class DatasetConfig(BaseModel):
         default_factory=lambda data: GPT2_EOS_ID,
         default_text="50256 with `gpt2`; required with another tokenizer",
         ge=0,
+        le=LARGEST_INT,
         unit="token id",
     )
     padding_id: int = key(
-        "Id that fills up short sequences.",
+        "Id of padding, if the records hold any: `--check_dataset` shows it, nothing is filled up.",
         default_factory=lambda data: data.get("eos_id", 0),
         default_text="`eos_id`",
         ge=0,
+        le=LARGEST_INT,
         unit="token id",
     )
     lambada_tokens_path: Optional[str] = key("Glob of the tokenized LAMBADA records.", None)
@@ -114,7 +120,9 @@ class DatasetSource(BaseModel):
             _from_dataset("id")(data) or data.get("train_glob") or "dataset"
         ),
     )
-    stitch: int = key("Documents joined before a window is cut.", 1, gt=0, unit="documents")
+    stitch: int = key(
+        "Documents joined before a window is cut.", 1, gt=0, le=LARGEST_INT, unit="documents"
+    )
     mode: str = DOCUMENT_MODES[1]
     weight: float = key("Relative share in the mix.", 1.0, gt=0)
     ignored_mode: Optional[str] = None
@@ -179,7 +187,10 @@ def _source_values(entry: Any, input_fn: str) -> dict[str, Any]:
     """
     if is_older_form(entry):
         train_glob, eval_glob, stitch, mode, weight = entry
-        values: dict[str, Any] = {"train_glob": train_glob, "eval_glob": eval_glob or None}
+        values: dict[str, Any] = {
+            "train_glob": train_glob,
+            "eval_glob": None if eval_glob == "" else eval_glob,
+        }
     else:
         head, stitch, mode, weight = entry_parts(entry)
         if isinstance(head, str):

@@ -52,6 +52,15 @@ CONDITIONS: tuple[Condition, ...] = (
         lambda config: config.mlm_training,
         "mlm_training is false",
     ),
+    # Only a default can be such an id; another one is refused.
+    Condition(
+        ("eos_id",), lambda config: config.eos_id < config.n_vocab, "the vocabulary has no such id"
+    ),
+    Condition(
+        ("padding_id",),
+        lambda config: config.padding_id <= config.n_vocab,
+        "the vocabulary has no such id",
+    ),
     Condition(("z_loss",), lambda config: not config.entmax_loss, "entmax_loss is true"),
 )
 

@@ -31,6 +31,8 @@ class ConfigError(ValueError):
 def shown(value: Any) -> str:
     """Returns a value as it would be written in JSON, shortened to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
+    if not text.isprintable():  # it would break the line or steer the terminal
+        text = json.dumps(value, default=str)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 

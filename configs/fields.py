@@ -4,6 +4,16 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
+# Upper ends of integer keys: beyond them numbers overflow in TensorFlow or a graph cannot be
+# built in reasonable time; no model or run that anybody has made comes near.
+LARGEST_INT = 2**31 - 1  # steps, positions and token ids are int32
+MOST_LAYERS = 1000  # a dry run of so many takes minutes
+MOST_FEATURES = 2**20
+MOST_SEQUENCES = 2**24
+LONGEST_WINDOW = 2**27
+MOST_PROCESSORS = 2**20
+MOST_DATASETS = 1000
+
 # Shared by every model of the config. No key name is reserved: `model_path` is one of ours.
 # Validators are built when first used, since most models are only parts of another one.
 STRICT = ConfigDict(

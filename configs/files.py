@@ -1,12 +1,14 @@
 """Finding and reading config files and dataset configs."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Optional
+from typing import Any, Optional, Union
 
 from configs.datasets import entry_parts, is_older_form
-from configs.errors import ConfigError, closest, problem, shown
+from configs.errors import ConfigError, closest, problem
+from configs.json_values import parse_json, value_problem
 
 PACKAGE_FOLDER = Path(__file__).resolve().parent
 _DATASET_FOLDER = "dataset_configs"
@@ -26,8 +28,8 @@ def find_config(name_or_path: str) -> Path:
     Raises:
         ConfigError: If there is no such file or config.
     """
-    path = Path(name_or_path).expanduser()
-    if path.is_file():
+    path = _file(name_or_path)
+    if path is not None:
         return path
     name = name_or_path.removesuffix(".json")
     if name in shipped_configs():
@@ -48,8 +50,10 @@ def dataset_folders_for(config_path: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(folders))
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
+def _file(path: Union[str, Path]) -> Optional[Path]:
+    """Returns the file of a path, or None if there is none, for whatever reason."""
+    expanded = os.path.expanduser(path)
+    return Path(expanded) if os.path.isfile(expanded) else None
 
 
 def read_json(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -64,24 +68,13 @@ def read_json(path: Path) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: If the file is unreadable, no JSON or no object.
     """
-    problems: list[str] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in values:
-                got = f"{shown(values[name])}, then {shown(value)}"
-                problems.append(f"{name}: is given twice (got {got}); keep one of them")
-            values[name] = value
-        return values
-
     source = str(path)
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
+        content, problems = parse_json(text)
     except json.JSONDecodeError as error:
-        lines = text.splitlines()
-        got = lines[error.lineno - 1].strip() if error.lineno <= len(lines) else "end of file"
+        lines = text.split("\n")
+        got = lines[error.lineno - 1].strip() or "end of file"
         wrong = f"is not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}"
         raise ConfigError([problem(source, wrong, got, "correct it")], source) from error
     except (OSError, ValueError) as error:
@@ -124,9 +117,11 @@ def _read_dataset(
     name: str, folders: Sequence[Path], key: str
 ) -> tuple[Optional[dict[str, Any]], list[str]]:
     """Returns a dataset config with its id, or None and the problems."""
-    candidates = [folder / f"{name.removesuffix('.json')}.json" for folder in folders]
-    candidates.append(Path(name).expanduser())
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    candidates: list[Union[str, Path]] = [
+        folder / f"{name.removesuffix('.json')}.json" for folder in folders
+    ]
+    candidates.append(name)
+    path = next((path for path in map(_file, candidates) if path is not None), None)
     if path is None:
         known = sorted({item.stem for folder in folders[:2] for item in folder.glob("*.json")})
         match = closest(name, known)
@@ -137,4 +132,7 @@ def _read_dataset(
         values, problems = read_json(path)
     except ConfigError as error:
         return None, [f"{key}: {line}" for line in error.problems]
+    fault = value_problem(key, values)
+    if fault is not None:
+        return None, [fault]
     return {"id": path.stem} | values, [f"{key}.{line}" for line in problems]

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from configs.effects import inert_keys, warnings_of
 from configs.errors import ConfigError, problem
+from configs.fields import MOST_DATASETS
 from configs.files import (
     PACKAGE_FOLDER,
     dataset_folders_for,
@@ -16,11 +17,14 @@ from configs.files import (
     inline_datasets,
     read_json,
 )
+from configs.json_values import parse_json, printable, value_problem
 from configs.messages import problems_of, wrong_keys
 from configs.names import KEY_ALIASES
 from configs.rules import device_loop_problems, rule_problems
 from configs.schema import Config, canonical_key
 from configs.support import unbuilt_problems
+
+_MOST_KEYS = 1000
 
 # Keys whose default is computed from another key, and is as wrong as that key.
 _DERIVED = {
@@ -89,19 +93,25 @@ def _resolve(
     source: str,
 ) -> Config:
     """Merges, validates and judges; `problems` are those found while reading."""
+    if len(values) > _MOST_KEYS:
+        wrong_count = problem(source, f"must have at most {_MOST_KEYS} keys", len(values), "cut it")
+        raise ConfigError([wrong_count], source)
     merged, spelling_problems = _canonical(values)
     changes, override_problems = _read_overrides(overrides)
     merged |= changes
     fields = Config.model_fields
     merged = {key: value for key, value in merged.items() if value is not None or key not in fields}
+    faults = _value_problems(merged)
+    merged = {key: value for key, value in merged.items() if key not in faults}
     derived = set()
     if "iterations" not in merged and steps_per_checkpoint is not None:
         default = fields["iterations"].default
         merged["iterations"] = min(default, max(steps_per_checkpoint, 1))
         derived.add("iterations")
     merged, wrong_datasets, dataset_problems = _with_datasets(merged, dataset_folders)
-    found = [*problems, *spelling_problems, *override_problems, *dataset_problems]
-    config, wrong, key_problems = _validate(merged, {"datasets"} if wrong_datasets else set())
+    found = [*problems, *spelling_problems, *override_problems, *faults.values(), *dataset_problems]
+    wrong = faults.keys() | ({"datasets"} if wrong_datasets else set())
+    config, wrong, key_problems = _validate(merged, wrong)
     found += key_problems
     skip = frozenset(wrong)
     found += rule_problems(config, skip)
@@ -114,6 +124,16 @@ def _resolve(
     left_out = (set(inert) - config.model_fields_set) | derived
     config.attach_findings(warnings_of(config, inert), frozenset(left_out))
     return config
+
+
+def _value_problems(values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns key -> problem line of the keys whose values no config can hold."""
+    found = {}
+    for key, value in values.items():
+        line = value_problem("config", key) or value_problem(printable(key), value)
+        if line is not None:
+            found[key] = line
+    return found
 
 
 def _canonical(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -142,19 +162,36 @@ def _read_overrides(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]
             )
             continue
         key = canonical_key(name.strip())
-        changes[key] = _override_value(key, raw)
+        try:
+            changes[key], found = _override_value(key, raw)
+        except ValueError as error:
+            found = [problem(printable(key), f"cannot be read, {error}", raw, "correct it")]
+        problems += found
     return changes, problems
 
 
-def _override_value(key: str, raw: str) -> Any:
-    """Reads one value as JSON; what a string key gets is a string, quoted or not."""
-    try:
-        value = json.loads(raw)
-    except ValueError:
-        return raw
+def _override_value(key: str, raw: str) -> tuple[Any, list[str]]:
+    """Reads one value as JSON; what a string key gets is a string, quoted or not.
+
+    Returns:
+        The value, and a problem line for each key given twice in it.
+
+    Raises:
+        ValueError: If it is JSON that no config can hold.
+    """
     field = Config.model_fields.get(key)
     wants_string = field is not None and field.annotation is str
-    return raw if wants_string and not (value is None or isinstance(value, str)) else value
+    try:
+        value, problems = parse_json(raw)
+    except json.JSONDecodeError:
+        return raw, []
+    except ValueError:
+        if wants_string:
+            return raw, []
+        raise
+    if wants_string and not (value is None or isinstance(value, str)):
+        return raw, []
+    return value, problems
 
 
 def _with_datasets(
@@ -162,7 +199,7 @@ def _with_datasets(
 ) -> tuple[dict[str, Any], bool, list[str]]:
     """Puts dataset configs in place of their ids; drops `datasets` if one cannot be read."""
     entries = merged.get("datasets")
-    if not isinstance(entries, (list, tuple)):
+    if not isinstance(entries, (list, tuple)) or len(entries) > MOST_DATASETS:
         return merged, False, []
     inlined, problems = inline_datasets(entries, folders)
     rest = {key: value for key, value in merged.items() if key != "datasets"}

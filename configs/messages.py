@@ -7,6 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from configs.datasets import DatasetConfig
 from configs.errors import choose_from, closest, problem, shown
+from configs.json_values import printable
 from configs.names import KEY_ALIASES, MOVED_KEYS
 from configs.schema import Config
 
@@ -15,6 +16,12 @@ Location = Sequence[Union[int, str]]
 
 # Pydantic reports it for every default computed from other keys as soon as any key is wrong.
 _CONSEQUENCES = frozenset({"default_factory_not_called"})
+
+# Names inside the schema -> what they are called in a config.
+_WRITTEN = {"ignored_mode": "mode"}
+
+# Lines beyond it are counted, not written: a thousand of them help nobody.
+_MOST_LINES = 100
 
 _WRONG_TYPES: dict[str, tuple[str, str]] = {
     "int_type": ("must be a whole number", "write it without quotes or decimal point"),
@@ -37,10 +44,10 @@ _BOUNDS: dict[str, tuple[str, str]] = {
 
 def key_name(location: Location) -> str:
     """Returns a location as users write it, for instance `attention_types[0][1]`."""
-    parts = [part for part in location if part != "dataset"]
-    head, *rest = parts
-    return str(head) + "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest
+    head, *rest = [part for part in location if part != "dataset"]
+    return printable(str(head)) + "".join(
+        f"[{part}]" if isinstance(part, int) else f".{printable(_WRITTEN.get(part, part))}"
+        for part in rest
     )
 
 
@@ -51,11 +58,16 @@ def problems_of(error: ValidationError, ignored: Container[str] = ()) -> list[st
         error: What pydantic raised for a `Config`.
         ignored: Top-level keys whose errors are left out.
     """
-    return [
-        _line(item)
+    items = [
+        item
         for item in error.errors(include_url=False)
         if item["type"] not in _CONSEQUENCES and item["loc"][0] not in ignored
     ]
+    lines = [_line(item) for item in items[:_MOST_LINES]]
+    if len(items) > _MOST_LINES:
+        name = key_name(items[_MOST_LINES]["loc"][:1])
+        lines.append(f"{name}: is one of {len(items) - _MOST_LINES:,} more; correct these first")
+    return lines
 
 
 def wrong_keys(error: ValidationError) -> set[str]:

@@ -5,11 +5,23 @@ from typing import Annotated, Any, Literal, Optional
 from pydantic import BaseModel, Field, field_validator
 
 from configs.errors import choose_from, shown
-from configs.fields import STRICT, key
+from configs.fields import (
+    LARGEST_INT,
+    LONGEST_WINDOW,
+    MOST_FEATURES,
+    MOST_LAYERS,
+    STRICT,
+    key,
+)
 from configs.layout import parse_layout, parse_mesh_shape
 from configs.names import ACTIVATIONS
 
-AttentionBlock = tuple[tuple[str, ...], Annotated[int, Field(gt=0)]]
+AttentionBlock = tuple[
+    Annotated[tuple[str, ...], Field(max_length=MOST_LAYERS)],
+    Annotated[int, Field(gt=0, le=MOST_LAYERS)],
+]
+AxialSize = Annotated[int, Field(gt=0, le=LONGEST_WINDOW)]
+Layer = Annotated[int, Field(ge=0, lt=MOST_LAYERS)]
 
 
 class SizeKeys(BaseModel):
@@ -18,15 +30,22 @@ class SizeKeys(BaseModel):
     model_config = STRICT
 
     model: Literal["GPT", "GPT2"] = key("Architecture; both names mean the same.", "GPT")
-    n_layer: int = key("Number of blocks.", gt=0, example=12, unit="layers")
+    n_layer: int = key("Number of blocks.", gt=0, le=MOST_LAYERS, example=12, unit="layers")
     n_embd: int = key(
-        "Width of the residual stream; a multiple of `n_head`.", gt=0, example=768, unit="features"
+        "Width of the residual stream; a multiple of `n_head`.",
+        gt=0,
+        le=MOST_FEATURES,
+        example=768,
+        unit="features",
     )
-    n_head: int = key("Number of attention heads.", gt=0, example=12, unit="heads")
-    n_ctx: int = key("Length of the context window.", 2048, gt=0, unit="tokens")
+    n_head: int = key(
+        "Number of attention heads.", gt=0, le=MOST_FEATURES, example=12, unit="heads"
+    )
+    n_ctx: int = key("Length of the context window.", 2048, gt=0, le=LONGEST_WINDOW, unit="tokens")
     n_vocab: int = key(
         "Rows of the token embedding; at least the vocabulary of the datasets.",
         gt=0,
+        le=LARGEST_INT,
         example=50257,
         unit="tokens",
         default_text="`n_vocab` of the dataset config; required without one",
@@ -42,10 +61,15 @@ class ArchitectureKeys(BaseModel):
         'Attention of each layer, `[[["global", "local"], 6]]`: the names repeated 6 times. '
         "Names: `global`, `local`, `linear`, `none`.",
         None,
+        max_length=MOST_LAYERS,
         default_text="all global",
     )
     local_attention_radius: int = key(
-        "Keys that a query of a local layer sees, itself included.", 256, gt=0, unit="tokens"
+        "Keys that a query of a local layer sees, itself included.",
+        256,
+        gt=0,
+        le=LARGEST_INT,
+        unit="tokens",
     )
     activation_function: str = key("Activation of the feed-forward layers.", "gelu")
     embed_dropout: float = key(
@@ -65,7 +89,7 @@ class ArchitectureKeys(BaseModel):
         "Initial residual projections are scaled by 1/sqrt(`n_layer`).", False
     )
     scale_by_in: bool = key("Initial dense kernels are scaled by 1/sqrt(inputs).", False)
-    axial_pos_emb: Optional[tuple[int, int]] = key(
+    axial_pos_emb: Optional[tuple[AxialSize, AxialSize]] = key(
         "Axial positions `[a, b]`, with a·b = `n_ctx`, in place of learned absolute ones.",
         None,
         unit="positions",
@@ -80,10 +104,16 @@ class ArchitectureKeys(BaseModel):
     macaron: bool = key("Half a feed-forward layer before and after attention.", False)
     share_parameters: bool = key("All blocks share one set of weights.", False)
     num_mem_kv: int = key(
-        "Learned keys and values that every position sees.", 0, ge=0, unit="positions"
+        "Learned keys and values that every position sees.",
+        0,
+        ge=0,
+        le=LONGEST_WINDOW,
+        unit="positions",
     )
-    moe_layers: tuple[Annotated[int, Field(ge=0)], ...] = key(
-        "Layers (from 0) with a mixture of experts as their feed-forward layer.", ()
+    moe_layers: tuple[Layer, ...] = key(
+        "Layers (from 0) with a mixture of experts as their feed-forward layer.",
+        (),
+        max_length=MOST_LAYERS,
     )
     moe_params: dict[str, Any] = key("Options of the mixture of experts.", default_factory=dict)
 
@@ -113,6 +143,7 @@ class ParallelKeys(BaseModel):
         "Microbatching: tokens of one microbatch on one replica; null = no microbatches.",
         None,
         gt=0,
+        le=LARGEST_INT,
         unit="tokens",
     )
     recompute_grad: bool = key(

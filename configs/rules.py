@@ -7,7 +7,7 @@ wrong by itself. Rules about the mesh are in `layout_rules`.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from configs.errors import choose_from, problem
+from configs.errors import choose_from, problem, shown
 from configs.layout_rules import (
     batch_sizes_divide,
     dimensions_are_known,
@@ -17,6 +17,8 @@ from configs.layout_rules import (
 )
 from configs.names import ATTENTION_TYPES
 from configs.schema import Config
+
+_MOST_ELEMENTS = 2**60
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,21 @@ class Rule:
     check: Callable[[Config], Iterable[str]]
 
 
+def model_path_is_no_pattern(config: Config) -> Iterator[str]:
+    """TensorFlow looks checkpoints up, and deletes old ones, by patterns that begin with the path.
+
+    A name that is read as a pattern would find nothing, or files of other runs.
+    """
+    odd = sorted(set(config.model_path) & set("*?[\\"))
+    if odd:
+        yield problem(
+            "model_path",
+            f"must not contain {' '.join(shown(character) for character in odd)}",
+            config.model_path,
+            "name another folder",
+        )
+
+
 def heads_divide_width(config: Config) -> Iterator[str]:
     """The width is shared equally among the heads."""
     if config.n_embd % config.n_head:
@@ -45,9 +62,30 @@ def heads_divide_width(config: Config) -> Iterator[str]:
         )
 
 
+def tensors_can_be_counted(config: Config) -> Iterator[str]:
+    """Sizes of tensors, in bytes, are 64-bit integers in TensorFlow."""
+    per_token = {
+        "4 times n_embd": 4 * config.n_embd,
+        "n_vocab": config.n_vocab,
+        "n_head times n_ctx": config.n_head * config.n_ctx,
+    }
+    for key in ("train_batch_size", "eval_batch_size"):
+        value = getattr(config, key)
+        for words, size in per_token.items():
+            if value * config.n_ctx * size > _MOST_ELEMENTS:
+                yield problem(
+                    key,
+                    f"times n_ctx {config.n_ctx} times {words} {size} must be at most 2^60",
+                    value,
+                    "lower one of them",
+                )
+                break
+
+
 def attention_types_are_known(config: Config) -> Iterator[str]:
     """Every layer's attention type exists."""
-    for name in dict.fromkeys(config.attention_layers):
+    named = [name for names, _ in config.attention_types or () for name in names]
+    for name in dict.fromkeys(named):
         if name not in ATTENTION_TYPES:
             remedy = choose_from(name, ATTENTION_TYPES)
             yield problem("attention_types", "names an unknown attention type", name, remedy)
@@ -55,7 +93,10 @@ def attention_types_are_known(config: Config) -> Iterator[str]:
 
 def attention_types_fill_layers(config: Config) -> Iterator[str]:
     """The attention types expand to one per layer."""
-    count = len(config.attention_layers)
+    if config.attention_types is None:
+        return
+    # Counted, not expanded: what is wrong may be far too long.
+    count = sum(len(names) * times for names, times in config.attention_types)
     if count != config.n_layer:
         yield problem(
             "attention_types",
@@ -142,12 +183,24 @@ def token_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
     }
     for key, limit in limits.items():
         value = getattr(config, key)
-        if value is not None and value > limit:
+        if value is None or value <= limit:
+            continue
+        if key in config.model_fields_set or config.dataset is not None:
             yield problem(
                 key,
                 f"must be below n_vocab {config.n_vocab}",
                 value,
                 "change it or raise n_vocab",
+            )
+        elif key == "eos_id" and (config.input_fn == "generic_text" or config.predict_steps):
+            # GPT-2's id is no default for a smaller vocabulary, which matters only where it is
+            # used: after stitched documents and at the end of samples.
+            yield problem(
+                key,
+                "is required with input_fn generic_text or predict_steps, and a vocabulary of "
+                f"{config.n_vocab} has no {value}",
+                None,
+                "add the id that ends a document",
             )
 
 
@@ -175,7 +228,8 @@ def vocabulary_holds_datasets(config: Config) -> Iterator[str]:
         if source.dataset is not None and config.n_vocab < source.dataset.n_vocab:
             yield problem(
                 "n_vocab",
-                f"must be at least {source.dataset.n_vocab}, the n_vocab of dataset '{source.id}'",
+                f"must be at least {source.dataset.n_vocab}, the n_vocab of dataset "
+                f"{shown(source.id)}",
                 config.n_vocab,
                 f"set it to {source.dataset.n_vocab} or more",
             )
@@ -190,7 +244,7 @@ def datasets_agree(config: Config) -> Iterator[str]:
             if first != got:
                 yield problem(
                     f"datasets[{index}].{key}",
-                    f"must be {first!r} as in the first dataset",
+                    f"must be {shown(first)} as in the first dataset",
                     got,
                     "tokenize all datasets with one tokenizer",
                 )
@@ -224,8 +278,18 @@ def _rule(check: Callable[[Config], Iterable[str]], *keys: str) -> Rule:
 
 
 RULES: tuple[Rule, ...] = (
+    _rule(model_path_is_no_pattern, "model_path"),
     _rule(heads_divide_width, "n_embd", "n_head"),
-    _rule(attention_types_are_known, "attention_types", "n_layer"),
+    _rule(
+        tensors_can_be_counted,
+        "train_batch_size",
+        "eval_batch_size",
+        "n_ctx",
+        "n_embd",
+        "n_vocab",
+        "n_head",
+    ),
+    _rule(attention_types_are_known, "attention_types"),
     _rule(attention_types_fill_layers, "attention_types", "n_layer"),
     _rule(axial_positions_fill_context, "axial_pos_emb", "n_ctx"),
     _rule(one_kind_of_positions, "axial_pos_emb", "rotary_emb"),
@@ -245,6 +309,9 @@ RULES: tuple[Rule, ...] = (
         "padding_id",
         "mlm_mask_id",
         "mlm_cls_token_id",
+        "datasets",
+        "input_fn",
+        "predict_steps",
     ),
     _rule(warmup_ends_in_time, "warmup_steps", "train_steps", "lr_decay", "lr_decay_end"),
     _rule(vocabulary_holds_datasets, "n_vocab", "datasets"),

@@ -24,28 +24,26 @@ SECTIONS: tuple[type[BaseModel], ...] = (
     SamplingKeys,
 )
 
-# Keys of optional features, which configs switch off with `false`, `[]` or 0 as well as null.
-_SWITCHED_OFF_LOOSELY = frozenset(
-    {
-        "axial_pos_emb",
-        "entmax_loss",
-        "eval_tasks",
-        "log_grads",
-        "macaron",
-        "mlm_training",
-        "mlp_glu",
-        "moe_layers",
-        "moe_params",
-        "no_weight_tie",
-        "num_mem_kv",
-        "recompute_grad",
-        "rezero",
-        "rotary_emb",
-        "scalenorm",
-        "share_parameters",
-        "tokens_per_mb_per_replica",
-    }
-)
+# Keys of optional features, with the value of their type that switches them off as null does.
+_OFF_VALUES: dict[str, Any] = {
+    "axial_pos_emb": (),
+    "entmax_loss": False,
+    "eval_tasks": (),
+    "log_grads": False,
+    "macaron": False,
+    "mlm_training": False,
+    "mlp_glu": False,
+    "moe_layers": (),
+    "moe_params": {},
+    "no_weight_tie": False,
+    "num_mem_kv": 0,
+    "recompute_grad": False,
+    "rezero": False,
+    "rotary_emb": False,
+    "scalenorm": False,
+    "share_parameters": False,
+    "tokens_per_mb_per_replica": 0,
+}
 
 
 def canonical_key(name: str) -> str:
@@ -55,9 +53,10 @@ def canonical_key(name: str) -> str:
 
 def _is_off(name: str, value: Any) -> bool:
     """Returns whether a value says "as if the key were absent"; unknown keys never do."""
-    if name in _SWITCHED_OFF_LOOSELY:
-        return not value
-    return value is None and name in Config.model_fields
+    if value is None:
+        return name in Config.model_fields
+    off = _OFF_VALUES.get(name)
+    return type(value) is type(off) and bool(value == off)
 
 
 def _freeze(value: Any) -> Any:
@@ -94,7 +93,8 @@ class Config(
         """Drops keys that are off, freezes arrays, takes a missing `n_vocab` from the data."""
         if not isinstance(data, Mapping):
             return data
-        values = {name: _freeze(value) for name, value in data.items() if not _is_off(name, value)}
+        frozen = {name: _freeze(value) for name, value in data.items()}
+        values = {name: value for name, value in frozen.items() if not _is_off(name, value)}
         if "n_vocab" not in values:
             n_vocab = _first_dataset_vocabulary(values.get("datasets"))
             if n_vocab is not None:

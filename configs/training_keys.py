@@ -1,13 +1,14 @@
 """Keys that decide how a run goes: schedule, optimizer, losses, steps, sampling."""
 
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from configs.errors import shown
-from configs.fields import STRICT, key
+from configs.fields import LARGEST_INT, MOST_SEQUENCES, STRICT, key
 
 _TENTH_OF_VOCABULARY = -2
+TokenId = Annotated[int, Field(ge=0, le=LARGEST_INT)]
 
 
 class RunKeys(BaseModel):
@@ -20,33 +21,53 @@ class RunKeys(BaseModel):
         min_length=1,
         example="runs/my_run",
     )
-    train_steps: int = key("Updates in all.", gt=0, example=100000, unit="steps")
-    train_batch_size: int = key("Global batch of one update.", gt=0, example=256, unit="sequences")
+    train_steps: int = key("Updates in all.", gt=0, le=LARGEST_INT, example=100000, unit="steps")
+    train_batch_size: int = key(
+        "Global batch of one update.", gt=0, le=MOST_SEQUENCES, example=256, unit="sequences"
+    )
     eval_batch_size: int = key(
         "Global batch of evaluation.",
         default_factory=lambda data: data.get("train_batch_size", 1),
         default_text="`train_batch_size`",
         gt=0,
+        le=MOST_SEQUENCES,
         unit="sequences",
     )
-    predict_batch_size: int = key("Global batch of generation.", 1, gt=0, unit="sequences")
+    predict_batch_size: int = key(
+        "Global batch of generation.", 1, gt=0, le=MOST_SEQUENCES, unit="sequences"
+    )
     eval_steps: int = key(
-        "Batches evaluated after every checkpoint; 0 = no evaluation.", 0, ge=0, unit="batches"
+        "Batches evaluated after every checkpoint; 0 = no evaluation.",
+        0,
+        ge=0,
+        le=LARGEST_INT,
+        unit="batches",
     )
     predict_steps: int = key(
-        "Batches of samples written after every checkpoint; 0 = none.", 0, ge=0, unit="batches"
+        "Batches of samples written after every checkpoint; 0 = none.",
+        0,
+        ge=0,
+        le=LARGEST_INT,
+        unit="batches",
     )
-    eval_tasks: tuple[str, ...] = key('Tasks scored after every checkpoint, `["lambada"]`.', ())
+    eval_tasks: tuple[str, ...] = key(
+        'Tasks scored after every checkpoint, `["lambada"]`.', (), max_length=1000
+    )
     iterations: int = key(
         "Steps per device loop; at most `--steps_per_checkpoint`.",
         500,
         gt=0,
+        le=LARGEST_INT,
         unit="steps",
         default_text="500, or `--steps_per_checkpoint` if that is less",
     )
-    log_every_steps: int = key("Interval of log lines and metrics.", 10, gt=0, unit="steps")
-    max_to_keep: int = key("Newest checkpoints that are kept.", 5, gt=0, unit="checkpoints")
-    seed: int = key("Seed of initial weights, data order and dropout.", 0, ge=0, lt=2**31)
+    log_every_steps: int = key(
+        "Interval of log lines and metrics.", 10, gt=0, le=LARGEST_INT, unit="steps"
+    )
+    max_to_keep: int = key(
+        "Newest checkpoints that are kept.", 5, gt=0, le=LARGEST_INT, unit="checkpoints"
+    )
+    seed: int = key("Seed of initial weights, data order and dropout.", 0, ge=0, le=LARGEST_INT)
 
 
 class OptimizerKeys(BaseModel):
@@ -56,7 +77,9 @@ class OptimizerKeys(BaseModel):
 
     opt_name: Literal["adam", "adafactor"] = key("Optimizer.", "adam")
     lr: float = key("Peak learning rate.", 1e-4, gt=0)
-    warmup_steps: int = key("Linear rise of the learning rate from 0.", 0, ge=0, unit="steps")
+    warmup_steps: int = key(
+        "Linear rise of the learning rate from 0.", 0, ge=0, le=LARGEST_INT, unit="steps"
+    )
     lr_decay: Optional[Literal["cosine", "linear"]] = key(
         "Shape of the decay to 10 % of `lr`; null = constant.", None
     )
@@ -65,6 +88,7 @@ class OptimizerKeys(BaseModel):
         default_factory=lambda data: data.get("train_steps", 1),
         default_text="`train_steps`",
         gt=0,
+        le=LARGEST_INT,
         unit="steps",
     )
     beta1: float = key("Decay of Adam's first moment.", 0.9, ge=0, lt=1)
@@ -94,9 +118,11 @@ class LossKeys(BaseModel):
     z_loss: float = key("Weight of the squared log of the softmax denominator.", 1e-4, ge=0)
     entmax_loss: bool = key("Entmax (1.3) loss in place of softmax cross entropy.", False)
     mlm_training: bool = key("Masked language modelling, not causal.", False)
-    mlm_mask_id: Optional[int] = key("Id of the mask token.", None, ge=0, unit="token id")
+    mlm_mask_id: Optional[int] = key(
+        "Id of the mask token.", None, ge=0, le=LARGEST_INT, unit="token id"
+    )
     mlm_cls_token_id: Optional[int] = key(
-        "Id put first in every sequence; null = none.", None, ge=0, unit="token id"
+        "Id put first in every sequence; null = none.", None, ge=0, le=LARGEST_INT, unit="token id"
     )
     mlm_mask_prob: float = key(
         "Share of positions that are predicted.", 0.15, gt=0, le=1, unit="probability"
@@ -107,7 +133,9 @@ class LossKeys(BaseModel):
     mlm_random_token_prob: float = key(
         "Share of those that get a random token.", 0.10, ge=0, le=1, unit="probability"
     )
-    mlm_mask_ignore_ids: tuple[int, ...] = key("Ids that are never masked.", (), unit="token ids")
+    mlm_mask_ignore_ids: tuple[TokenId, ...] = key(
+        "Ids that are never masked.", (), unit="token ids"
+    )
 
 
 class SamplingKeys(BaseModel):
@@ -116,13 +144,18 @@ class SamplingKeys(BaseModel):
     model_config = STRICT
 
     predict_max_steps: Optional[int] = key(
-        "New tokens per sample; null = up to the end of the window.", None, gt=0, unit="tokens"
+        "New tokens per sample; null = up to the end of the window.",
+        None,
+        gt=0,
+        le=LARGEST_INT,
+        unit="tokens",
     )
     temperature: float = key("Divisor of the logits; 0 = most likely token.", 0.9, ge=0)
     top_k: Optional[int] = key(
         "Sample among the k most likely tokens; null = all, -2 = a tenth of the vocabulary.",
         None,
         ge=_TENTH_OF_VOCABULARY,
+        le=LARGEST_INT,
         unit="tokens",
     )
     top_p: float = key(

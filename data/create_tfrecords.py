@@ -9,15 +9,12 @@ processes.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
-
-import numpy as np
 
 _ROOT = Path(__file__).resolve().parents[1]
 if __package__ in (None, ""):
@@ -26,12 +23,18 @@ if __package__ in (None, ""):
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT / "data"]
     sys.path.insert(0, str(_ROOT))
 
-from data.dataset_config import dataset_config  # noqa: E402
+from data.dataset_config import (  # noqa: E402
+    dataset_config,
+    dataset_config_path,
+    previous_dataset_config,
+    write_dataset_config,
+)
 from data.documents import ACCEPTED_SUFFIXES, find_files, read_documents  # noqa: E402
 from data.encoding import EncoderSpec, encode_texts  # noqa: E402
 from data.packing import Account, pack_chunks, pack_documents  # noqa: E402
 from data.records import RecordWriter, record_files, remove_files  # noqa: E402
-from data.tokenizers import GPT2_NAME, Tokenizer  # noqa: E402
+from data.separator import parse_separator  # noqa: E402
+from data.tokenizers import GPT2_NAME  # noqa: E402
 
 _log = logging.getLogger("create_tfrecords")
 
@@ -169,7 +172,8 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--overwrite",
         action="store_true",
-        help="replace records of this name that are there already (default: off)",
+        help="replace records of this name, and the dataset config, that are there already; an "
+        "eval_path in it is kept (default: off)",
     )
     group.add_argument(
         "--write_dataset_config",
@@ -214,39 +218,6 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def parse_separator(value: str | None, tokenizer: Tokenizer) -> np.ndarray:
-    """Finds the ids that end a document.
-
-    Args:
-        value: ids (`[0]`, `0,1`), a text to encode, or None for the end of text.
-        tokenizer: the tokenizer.
-
-    Returns:
-        Token ids, [length], int32, at least one.
-
-    Raises:
-        ValueError: an id is not in the vocabulary, or there is no end of text.
-    """
-    if value is None:
-        if tokenizer.eos_id is None:
-            raise ValueError(
-                f"tokenizer must have an end-of-text token; got none in {tokenizer.name}. "
-                "Give the ids of a separator with --separator."
-            )
-        return np.array([tokenizer.eos_id], np.int32)
-    digits = value.strip().strip("[]").replace(",", " ").split()
-    if digits and all(digit.isdigit() for digit in digits):
-        ids = [int(digit) for digit in digits]
-    else:
-        ids = tokenizer.encode(value)
-    if not ids or max(ids) >= tokenizer.size:
-        raise ValueError(
-            f"--separator must be one or more ids below {tokenizer.size}, or a text; "
-            f"got {value!r}. Leave it out to use the tokenizer's end of text."
-        )
-    return np.array(ids, np.int32)
-
-
 def create_records(options: argparse.Namespace) -> Account:
     """Does the whole job.
 
@@ -259,6 +230,10 @@ def create_records(options: argparse.Namespace) -> Account:
     Raises:
         ValueError: the input cannot be read or gives no record, or the output is in use.
     """
+    config_path, previous_config = None, {}
+    if options.write_dataset_config is not None:  # refused before any work
+        config_path = dataset_config_path(options.write_dataset_config or options.name)
+        previous_config = previous_dataset_config(config_path, options.overwrite)
     paths, others = find_files(options.input_dir, options.suffix, options.seed)
     if others:
         _log.info("%d files of other formats are left out; --suffix adds text files.", others)
@@ -271,7 +246,7 @@ def create_records(options: argparse.Namespace) -> Account:
     )
     tokenizer = spec.load()
     separator = None
-    if options.mode == "chunks" or options.write_dataset_config is not None:
+    if options.mode == "chunks" or config_path is not None:
         separator = parse_separator(options.separator, tokenizer)
     previous = _previous_records(options)
     account = Account()
@@ -288,9 +263,17 @@ def create_records(options: argparse.Namespace) -> Account:
             writer.write(ids)
         _check_not_empty(account, options)
         remove_files(previous)
-    if options.write_dataset_config is not None:
+    if config_path is not None:
         assert separator is not None
-        _write_dataset_config(options, tokenizer, eos_id=int(separator[-1]))
+        content = dataset_config(
+            tokenizer,
+            options.use_gpt2_tokenizer,
+            eos_id=int(separator[-1]),
+            output_dir=options.output_dir,
+            name=options.name,
+        )
+        write_dataset_config(config_path, content, previous_config)
+        _log.info("dataset config: %s", config_path)
     return account
 
 
@@ -328,23 +311,6 @@ def _check_not_empty(account: Account, options: argparse.Namespace) -> None:
         f"{account.documents} documents, the longest of {account.longest_document} tokens, in "
         f"{options.input_dir}. Give more text or a smaller --minimum_size."
     )
-
-
-def _write_dataset_config(options: argparse.Namespace, tokenizer: Tokenizer, eos_id: int) -> None:
-    name = options.write_dataset_config or options.name
-    path = Path(name)
-    if not name.endswith(".json"):
-        path = _ROOT / "configs" / "dataset_configs" / f"{name}.json"
-    content = dataset_config(
-        tokenizer,
-        options.use_gpt2_tokenizer,
-        eos_id=eos_id,
-        output_dir=options.output_dir,
-        name=options.name,
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    _log.info("dataset config: %s", path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
-from data.records import SUFFIX
+from data.records import SUFFIX, escape_glob
 from data.tokenizers import Tokenizer
+
+_FOLDER = Path(__file__).resolve().parents[1] / "configs" / "dataset_configs"
+
+
+def dataset_config_path(name: str) -> Path:
+    """Finds the file of a dataset config.
+
+    Args:
+        name: of a dataset config, or the path of a file that ends in `.json`.
+
+    Returns:
+        The path; the file need not exist.
+    """
+    return Path(name) if name.endswith(".json") else _FOLDER / f"{name}.json"
+
+
+def previous_dataset_config(path: Path, overwrite: bool) -> dict[str, Any]:
+    """Reads the dataset config that is about to be replaced.
+
+    Args:
+        path: of the file.
+        overwrite: whether it may be replaced.
+
+    Returns:
+        Its content; empty if there is no such file.
+
+    Raises:
+        ValueError: it exists and may not be replaced, or cannot be read.
+    """
+    if not path.exists():
+        return {}
+    if not overwrite:
+        raise ValueError(
+            f"dataset config must not exist yet; got {path}. Give --write_dataset_config another "
+            "name, or --overwrite to replace it together with records of this --name."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        content = error
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"dataset config must be a file with a JSON object, for its eval_path to be kept; got "
+            f"{path} ({content}). Repair or remove it."
+        )
+    return content
 
 
 def dataset_config(
@@ -14,8 +62,8 @@ def dataset_config(
 ) -> dict[str, Any]:
     """Describes records so that a model trains on them without an edit.
 
-    Paths are absolute, so that the config works from any folder. The path of
-    held-out records is empty, since nothing is known of them here.
+    Paths are absolute, so that the config works from any folder. Nothing is said of held-out
+    records, since nothing is known of them here.
 
     Args:
         tokenizer: the tokenizer of the records.
@@ -31,10 +79,22 @@ def dataset_config(
     folder = output_dir if "://" in output_dir else os.path.abspath(output_dir)
     return {
         "n_vocab": tokenizer.size,
-        "path": os.path.join(folder, f"{name}_*{SUFFIX}"),
-        "eval_path": "",
+        "path": escape_glob(os.path.join(folder, name)) + f"_*{SUFFIX}",
         "tokenizer_is_pretrained": is_pretrained,
         "tokenizer_path": tokenizer.name if is_pretrained else os.path.abspath(tokenizer.name),
         "eos_id": eos_id,
         "padding_id": eos_id if tokenizer.padding_id is None else tokenizer.padding_id,
     }
+
+
+def write_dataset_config(path: Path, content: dict[str, Any], previous: dict[str, Any]) -> None:
+    """Writes a dataset config; what it does not say itself is kept from the file it replaces.
+
+    Args:
+        path: of the file; its folder is made if missing.
+        content: of ``dataset_config``.
+        previous: of ``previous_dataset_config``.
+    """
+    kept = {key: value for key, value in previous.items() if value != ""}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(kept | content, indent=2) + "\n", encoding="utf-8")

@@ -11,9 +11,11 @@ looked at without it.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +28,8 @@ SUFFIX = ".tfrecords"
 
 _COUNT = re.compile(r"_(\d+)" + re.escape(SUFFIX) + r"$")
 _READ_BATCH = 64
+_HEADER = struct.Struct("<QI")  # length of the data in bytes, and a checksum of the length
+_FOOTER_BYTES = 4  # checksum of the data
 
 
 class RecordWriter:
@@ -205,6 +209,88 @@ def record_count(filename: str) -> int:
     return int(match.group(1))
 
 
+def wrong_count(path: str, found: str) -> str:
+    """Says that a file does not hold as many records as its name says.
+
+    Args:
+        path: of the record file.
+        found: records that it holds, in words or digits.
+
+    Returns:
+        The message of an error.
+    """
+    return (
+        f"record file {path} must hold as many records as its name says; got {found} instead of "
+        f"{record_count(path)}. Make the records again, or correct the number if the file is whole."
+    )
+
+
+def is_local(path: str) -> bool:
+    """Returns whether a path is on this machine, where a jump within a file costs nothing."""
+    return "://" not in path
+
+
+def count_records(path: str) -> int:
+    """Counts the records of a local file from the length that stands before each of them.
+
+    The data are jumped over: 100,000 records take about 0.3 s, however long they are.
+
+    Args:
+        path: local record file.
+
+    Returns:
+        Records in the file.
+
+    Raises:
+        ValueError: the file is missing, or its end is not the end of a record.
+
+    Source: the format of TFRecord, tensorflow/core/lib/io/record_writer.h.
+    """
+    count, position = 0, 0
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            while position < size:
+                file.seek(position)
+                header = file.read(_HEADER.size)
+                length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else size
+                position += _HEADER.size + length + _FOOTER_BYTES
+                count += 1
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    if position > size:
+        raise _unreadable(path, f"record {count} ends behind the end of the file")
+    return count
+
+
+def _unreadable(path: str, why: str) -> ValueError:
+    return ValueError(
+        f"record file must exist and be whole; got {path} ({why}). Make the records again."
+    )
+
+
+def read_lengths(paths: Iterable[str]) -> Iterator[np.ndarray]:
+    """Counts the ids of the records of some files, a batch at a time.
+
+    Args:
+        paths: record files, local or `gs://`.
+
+    Yields:
+        Ids in each record of a batch, [records], int64.
+
+    Raises:
+        ValueError: a file is missing or damaged.
+    """
+    import tensorflow as tf
+
+    def lengths_of(serialized: tf.Tensor) -> tf.Tensor:
+        parsed = tf.io.parse_example(serialized, {FEATURE: tf.io.RaggedFeature(tf.int64)})
+        return parsed[FEATURE].row_lengths()
+
+    for path in paths:
+        yield from _batches(path, lengths_of)
+
+
 def read_records(path: str) -> Iterator[np.ndarray]:
     """Reads a record file from its start, for looking at it and for tests.
 
@@ -219,23 +305,32 @@ def read_records(path: str) -> Iterator[np.ndarray]:
     """
     import tensorflow as tf
 
+    for serialized in _batches(path, lambda batch: batch):
+        for value in serialized:
+            yield _ids_of(tf.train.Example.FromString(value), path)
+
+
+def _batches(path: str, function: Callable[[Any], Any]) -> Iterator[np.ndarray]:
+    """What a function of TensorFlow makes of each batch [records] of serialized records.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    import tensorflow as tf
+
     graph = tf.Graph()  # its own graph and session: works with eager execution on and off
     with graph.as_default():
-        dataset = tf.data.TFRecordDataset(path).batch(_READ_BATCH)
+        dataset = tf.data.TFRecordDataset(path).batch(_READ_BATCH).map(function)
         batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
     with tf.compat.v1.Session(graph=graph) as session:
         while True:
             try:
-                serialized = session.run(batch)
+                result = session.run(batch)
             except tf.errors.OutOfRangeError:
                 return
             except tf.errors.OpError as error:
-                raise ValueError(
-                    f"record file must exist and be whole; got {path} ({reason(error)}). "
-                    "Make the records again."
-                ) from error
-            for value in serialized:
-                yield _ids_of(tf.train.Example.FromString(value), path)
+                raise _unreadable(path, reason(error)) from error
+            yield result
 
 
 def _ids_of(example: Any, path: str) -> np.ndarray:
@@ -246,6 +341,18 @@ def _ids_of(example: Any, path: str) -> np.ndarray:
             "Make the records with data/create_tfrecords.py."
         )
     return np.array(example.features.feature[FEATURE].int64_list.value, np.int64)
+
+
+def escape_glob(path: str) -> str:
+    """Makes a glob that matches one path, whatever is in its name.
+
+    Args:
+        path: local or `gs://`.
+
+    Returns:
+        The glob, for TensorFlow, which takes a backslash as an escape where Python does not.
+    """
+    return glob.escape(path.replace("\\", "\\\\"))
 
 
 def natural_sorted(paths: Iterable[str]) -> list[str]:

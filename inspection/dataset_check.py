@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,17 +9,33 @@ from itertools import groupby, islice
 from typing import NamedTuple, Optional
 
 import numpy as np
-import tensorflow as tf
 
 from configs.datasets import DatasetSource
 from configs.names import CHUNKS
 from configs.schema import Config
-from data.records import natural_sorted, read_records, record_count
+from data.records import (
+    count_records,
+    is_local,
+    read_lengths,
+    read_records,
+    record_count,
+    wrong_count,
+)
+from data.sources import (
+    Source,
+    batch_problem,
+    chunk_problem,
+    find_source,
+    id_problem,
+    shortest_document,
+    size_problem,
+    stitch_problem,
+)
 from data.tokenizers import GPT2_NAME, Tokenizer, load_tokenizer
-from utils.errors import reason
 
 RECORDS_READ = 2000
 _FILES_READ = 20
+_PROBLEMS_SHOWN = 5
 _SAMPLES = 2
 _SAMPLE_TOKENS = 60
 _AROUND_SEPARATOR_TOKENS = 12
@@ -45,92 +60,44 @@ class SourceCheck:
     weight: float
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Record files that match a glob, with the number of records in each name."""
+def _counted(source: Source) -> tuple[int, int, list[str]]:
+    """(files counted, their records, problems of their names).
 
-    paths: tuple[str, ...]
-    counts: tuple[int, ...]
-
-
-def _find(pattern: str) -> _Files:
-    """Lists the record files.
+    The first file is read whole, which finds damage too; the others are counted by jumps from
+    record to record, which needs a local file.
 
     Raises:
-        ValueError: there is none, the folder cannot be read, or a name carries no number.
+        ValueError: a file is damaged.
     """
-    try:
-        paths = natural_sorted(tf.io.gfile.glob(pattern))
-    except tf.errors.OpError as error:
-        raise ValueError(
-            f"record files must be readable; got {reason(error)} for {pattern}. Correct the "
-            "dataset config's path."
-        ) from error
-    if not paths:
-        raise ValueError(
-            f"path must match at least one record file; got none for {pattern}. Make records "
-            "with data/create_tfrecords.py or correct the dataset config's path."
-        )
-    return _Files(tuple(paths), tuple(record_count(path) for path in paths))
+    first, *others = source.files
+    counts = {first: sum(len(lengths) for lengths in read_lengths([first]))}
+    counts |= {path: count_records(path) for path in others if is_local(path)}
+    problems = [
+        wrong_count(path, f"{count}")
+        for path, count in counts.items()
+        if count != record_count(path)
+    ]
+    if len(problems) > _PROBLEMS_SHOWN:
+        more = len(problems) - _PROBLEMS_SHOWN
+        problems[_PROBLEMS_SHOWN:] = [f"{more} more record file(s) with a false number of records"]
+    return len(counts), sum(counts.values()), problems
 
 
-def _count_records(path: str) -> int:
-    """Counts the records of a file by reading it once.
-
-    Raises:
-        ValueError: the file is damaged.
-    """
-    graph = tf.Graph()
-    with graph.as_default():
-        one, none = tf.constant(1, tf.int64), tf.constant(0, tf.int64)
-        count = tf.data.TFRecordDataset(path).reduce(none, lambda total, _: total + one)
-    try:
-        with tf.compat.v1.Session(graph=graph) as session:
-            return int(session.run(count))
-    except tf.errors.OpError as error:
-        raise ValueError(
-            f"record file must be whole; got {path} ({reason(error)}). Make the records again."
-        ) from error
-
-
-def _spread(files: _Files) -> list[tuple[str, np.ndarray]]:
+def _spread(source: Source) -> list[tuple[str, np.ndarray]]:
     """(path, ids) of at most RECORDS_READ records, from files spread over the whole dataset."""
-    step = max(len(files.paths) // _FILES_READ, 1)
-    chosen = files.paths[::step][:_FILES_READ]
+    step = max(len(source.files) // _FILES_READ, 1)
+    chosen = source.files[::step][:_FILES_READ]
     per_file = -(-RECORDS_READ // len(chosen))
     return [(path, ids) for path in chosen for ids in islice(read_records(path), per_file)]
 
 
 def _length_problem(
-    records: Sequence[tuple[str, np.ndarray]], source: DatasetSource, config: Config
+    records: Sequence[tuple[str, np.ndarray]], source: Source, config: Config
 ) -> Optional[str]:
-    needed = config.n_ctx + 1
     if source.mode == CHUNKS:
-        for path, ids in records:
-            if len(ids) != needed:
-                return (
-                    f"records must hold n_ctx + 1 = {needed} ids; got {len(ids)} in {path}. Set "
-                    f"n_ctx to {len(ids) - 1}, or make the records again with --chunk_size "
-                    f"{config.n_ctx}."
-                )
-        return None
-    shortest = min(len(ids) for _, ids in records)
-    if source.stitch * (shortest + 1) < needed:
-        return (
-            f"{source.stitch} stitched documents must hold n_ctx + 1 = {needed} ids; got "
-            f"{shortest} in the shortest. Raise stitch to {-(-needed // (shortest + 1))}."
-        )
-    return None
-
-
-def _id_problem(records: Sequence[tuple[str, np.ndarray]], config: Config) -> Optional[str]:
-    for path, ids in records:
-        if len(ids) and (ids.min() < 0 or ids.max() >= config.n_vocab):
-            return (
-                f"ids must lie in [0, n_vocab = {config.n_vocab}); got {ids.min()} to "
-                f"{ids.max()} in a record of {path}. Set n_vocab to the tokenizer's size."
-            )
-    return None
+        return chunk_problem(records, source, config)
+    shortest = min(shortest_document(source), *(len(ids) for _, ids in records))
+    return stitch_problem(shortest, source, config)
 
 
 # Most datasets of a config share one.
@@ -171,7 +138,10 @@ def _sample(tokenizer: Tokenizer, record: np.ndarray, config: Config) -> str:
 
 
 def _content(
-    records: Sequence[tuple[str, np.ndarray]], source: DatasetSource, config: Config
+    records: Sequence[tuple[str, np.ndarray]],
+    source: Source,
+    tokenizer_of: DatasetSource,
+    config: Config,
 ) -> tuple[list[str], list[str]]:
     """(lines, problems) of records that were read."""
     lengths = [len(ids) for _, ids in records]
@@ -183,10 +153,10 @@ def _content(
     if filled:
         low, high = min(ids.min() for ids in filled), max(ids.max() for ids in filled)
         lines.append(f"ids        {low} to {high}; n_vocab {config.n_vocab:,}")
-    found = (_length_problem(records, source, config), _id_problem(records, config))
+    found = (_length_problem(records, source, config), id_problem(records, source, config))
     problems = [problem for problem in found if problem is not None]
     try:
-        tokenizer = _tokenizer(source)
+        tokenizer = _tokenizer(tokenizer_of)
         for number, (_, ids) in enumerate(records[:_SAMPLES], start=1):
             lines.append(f"sample {number}   {_sample(tokenizer, ids, config)}")
     except ValueError as error:
@@ -194,31 +164,27 @@ def _content(
     return lines, problems
 
 
-def _check_source(source: DatasetSource, pattern: str, kind: str, config: Config) -> SourceCheck:
-    name = f"{source.id}, {kind}"
+def _check_source(entry: DatasetSource, pattern: str, kind: str, config: Config) -> SourceCheck:
+    name = f"{entry.id}, {kind}"
     try:
-        files = _find(pattern)
-        real = _count_records(files.paths[0])
-        records = _spread(files)
+        source = find_source(entry, pattern)
+        counted, found, problems = _counted(source)
+        records = _spread(source)
     except ValueError as error:
-        return SourceCheck(name, (f"files      {pattern}",), (str(error),), 0, source.weight)
-    total = sum(files.counts)
-    lines = [f"files      {len(files.paths):,} of {pattern}, {total:,} records by their names"]
-    problems = []
-    if real != files.counts[0]:
-        problems.append(
-            f"the number in a file name must be that of its records; got {real:,} in "
-            f"{files.paths[0]}. Rename it to end with _{real}.tfrecords."
-        )
+        return SourceCheck(name, (f"files      {pattern}",), (str(error),), 0, entry.weight)
+    lines = [
+        f"files      {len(source.files):,} of {pattern}, {source.records:,} records by their names",
+        f"counted    {found:,} records in {counted:,} file(s)",
+    ]
+    no_sequence = size_problem(source)
+    if no_sequence is not None:
+        problems.append(no_sequence)
     if not records:
-        problems.append(
-            f"a dataset must hold records; got 0 in {os.path.basename(files.paths[0])} and those "
-            "after it. Make the records again."
-        )
-        return SourceCheck(name, tuple(lines), tuple(problems), 0, source.weight)
-    content, wrong = _content(records, source, config)
-    sequences = total if source.mode == CHUNKS else total // source.stitch
-    return SourceCheck(name, (*lines, *content), (*problems, *wrong), sequences, source.weight)
+        return SourceCheck(name, tuple(lines), tuple(problems), 0, entry.weight)
+    content, wrong = _content(records, source, entry, config)
+    return SourceCheck(
+        name, (*lines, *content), (*problems, *wrong), source.sequences, entry.weight
+    )
 
 
 def check_datasets(config: Config, training: bool) -> list[SourceCheck]:
@@ -293,6 +259,11 @@ def dataset_report(config: Config) -> DatasetReport:
         lines += _section(check, line if check.sequences else None)
     sequences = sum(check.sequences for check in training)
     problems = sum(len(check.problems) for check in (*training, *evaluation))
+    known = all(check.sequences for check in training)  # else the reason is a line above
+    too_few = batch_problem(sequences, config) if known else None
+    if training and too_few is not None:
+        lines.append(f"ERROR      {too_few}")
+        problems += 1
     lines.append(
         f"{sequences:,} training sequences, {sequences / config.train_batch_size:,.1f} steps in "
         f"all; train_steps {config.train_steps:,}"

@@ -10,6 +10,7 @@ from configs.files import shipped_configs
 from configs.names import DIMENSION_NAMES
 from data.create_tfrecords import build_parser as records_parser
 from utils.command_line import parse_arguments
+from utils.run_log import LOG_FOLDER
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,20 @@ def test_json_of_the_dataset_config_is_valid(readme, repo_root):
 
     [block] = re.findall(r"```json\n(\{.*?\})\n```", readme, re.DOTALL)
     DatasetConfig(**json.loads(block))
+
+
+def test_the_dataset_config_names_the_records_that_the_commands_make(readme):
+    [block] = re.findall(r"```json\n(\{.*?\})\n```", readme, re.DOTALL)
+    values = json.loads(block)
+    made = {}
+    for words in commands(readme, "data/create_tfrecords.py"):
+        arguments = records_parser().parse_args(words)
+        made[arguments.name] = f"{arguments.output_dir}/{arguments.name}_*.tfrecords"
+    assert made == {"train": values["path"], "eval": values["eval_path"]}
+
+
+def test_the_log_file_is_where_it_is_said_to_be(readme):
+    assert f"`{LOG_FOLDER}/my_config.log`" in readme
 
 
 def test_every_dimension_that_a_layout_may_name_is_listed(readme):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
 DEFAULT_STEPS_PER_CHECKPOINT = 5000
+_LARGEST_INT = 2**31 - 1
 
 # Flag -> mode; without any of them a run trains.
 _MODE_FLAGS: dict[str, str] = {
@@ -32,6 +33,16 @@ _PREDICT_ONLY: tuple[str, ...] = (
     "out",
 )
 
+# GPT-Neo's flags that are accepted and not acted on yet -> what to do in place of each. A
+# feature that gets built loses its line here, and --help and the docs follow.
+UNBUILT_FLAGS: dict[str, str] = {
+    "tpu": "run on the CPU, or on GPUs with --gpu_ids",
+    "export": "use --predict for texts",
+    "auto_layout": "compare layouts with --dry_run",
+    "auto_layout_and_mesh_shape": "compare meshes with --dry_run",
+    "entmax_sampling": "use --top_k or --top_p",
+}
+
 # Flags that existed in relatives or earlier versions, and what to write in place of them.
 _RENAMED: dict[str, str] = {
     "--dry": "--dry_run",
@@ -43,7 +54,7 @@ _RENAMED: dict[str, str] = {
     "--output": "--out",
 }
 
-_DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d+)", re.IGNORECASE)
+_DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d{1,6})", re.IGNORECASE)
 
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
 
@@ -56,7 +67,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _at_least(least: int) -> Callable[[str], int]:
-    """Returns a reader of whole numbers from `least` up."""
+    """Returns a reader of whole numbers from `least` up to the largest int32."""
 
     def read(text: str) -> int:
         try:
@@ -65,7 +76,11 @@ def _at_least(least: int) -> Callable[[str], int]:
             value = least - 1
         if value < least:
             raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}; got {text!r}. Change it."
+                f"must be a whole number of at least {least}; got {text[:40]!r}. Change it."
+            )
+        if value > _LARGEST_INT:
+            raise argparse.ArgumentTypeError(
+                f"must be at most {_LARGEST_INT}; got {text[:40]!r}. Change it."
             )
         return value
 
@@ -145,6 +160,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_flags(parser.add_argument_group("run"))
     _add_mode_flags(parser.add_argument_group("what to do, in place of training (one of them)"))
     _add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
+    for action in parser._actions:
+        if action.dest in UNBUILT_FLAGS:
+            text, default, value = (action.help or "").partition(" (default: ")
+            action.help = f"{text} (not built yet){default}{value}"
     return parser
 
 
@@ -300,6 +319,20 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     chosen = [mode for flag, mode in _MODE_FLAGS.items() if getattr(namespace, flag)]
     namespace.mode = chosen[0] if chosen else "train"
     return namespace
+
+
+def refuse_unbuilt(namespace: argparse.Namespace) -> None:
+    """Refuses flags that are accepted and not acted on yet.
+
+    Args:
+        namespace: What `parse_arguments` returned.
+
+    Raises:
+        ValueError: If such a flag is given.
+    """
+    for flag, remedy in UNBUILT_FLAGS.items():
+        if getattr(namespace, flag):
+            raise ValueError(f"--{flag} is not built yet. Leave it out and {remedy}.")
 
 
 def _unknown_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,22 @@ from tqdm import tqdm
 LOGGER = logging.getLogger(__name__)
 PROGRESS_LINE = "progress_line"
 """Attribute of log records that say what the bar on a terminal says."""
+
+
+_USUAL_SIZE = {"ncols": 80, "nrows": 24}
+
+
+def _size_of_terminal() -> dict[str, Any]:
+    """Options of the bar: as large as the terminal at any time, if the terminal knows its size.
+
+    Some, as those of `script` without a terminal or of CI, say that they have no column or line,
+    and a bar that believes it is not drawn.
+    """
+    try:
+        known = all(os.get_terminal_size(sys.stderr.fileno()))
+    except (OSError, ValueError):
+        known = False
+    return {"dynamic_ncols": True} if known else _USUAL_SIZE
 
 
 class Progress:
@@ -27,7 +44,7 @@ class Progress:
             total=total,
             initial=start,
             unit="step",
-            dynamic_ncols=True,
+            **_size_of_terminal(),
             disable=not sys.stderr.isatty(),
             file=sys.stderr,
         )

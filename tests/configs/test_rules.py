@@ -74,7 +74,7 @@ def test_the_base_config_is_clean():
         ),
         (
             {"n_vocab": 104},
-            "n_vocab: must be at least 105, the n_vocab of dataset 'words' (got 104); "
+            'n_vocab: must be at least 105, the n_vocab of dataset "words" (got 104); '
             "set it to 105 or more",
         ),
         (
@@ -91,7 +91,7 @@ def test_the_base_config_is_clean():
         ),
         (
             {"datasets": [DATASET, DATASET | {"tokenizer_path": "other.json"}]},
-            "datasets[1].tokenizer_path: must be 'words.json' as in the first dataset "
+            'datasets[1].tokenizer_path: must be "words.json" as in the first dataset '
             '(got "other.json"); tokenize all datasets with one tokenizer',
         ),
         (
@@ -286,11 +286,38 @@ def test_unbuilt_features_are_refused(feature):
     assert found.endswith(f"; remove it or set it to {feature.off_value}")
 
 
-@pytest.mark.parametrize("off", [None, False, [], 0])
-def test_features_that_are_switched_off_are_fine(off):
-    valued = {"attention_types", "precision", "opt_name"}
-    changes = dict.fromkeys(ACTIVE.keys() - valued, off)
-    assert parse_config(VALID | changes) == parse_config(VALID)
+OFF = {
+    "axial_pos_emb": [],
+    "eval_tasks": [],
+    "moe_layers": [],
+    "moe_params": {},
+    "num_mem_kv": 0,
+    "tokens_per_mb_per_replica": 0,
+}
+
+
+@pytest.mark.parametrize("key", sorted({*ACTIVE, *OFF} - {"attention_types", "precision"}))
+def test_a_feature_is_switched_off_by_null_or_the_zero_of_its_type(key):
+    for off in (None, OFF.get(key, False)) if key != "opt_name" else (None,):
+        assert parse_config(VALID | {key: off}) == parse_config(VALID)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("rotary_emb", "", 'must be true or false (got "")'),
+        ("rotary_emb", 0, "must be true or false (got 0)"),
+        ("eval_tasks", False, "must be a list (got false)"),
+        ("moe_layers", {}, "must be a list (got {})"),
+        ("moe_params", [], "must be an object (got [])"),
+        ("num_mem_kv", False, "must be a whole number (got false)"),
+        ("tokens_per_mb_per_replica", "", 'must be a whole number (got "")'),
+        ("axial_pos_emb", False, "must be a list (got false)"),
+    ],
+)
+def test_an_empty_value_of_another_type_is_refused(key, value, expected):
+    (found,) = problems(**{key: value})
+    assert found.startswith(f"{key}: {expected}; ")
 
 
 def test_a_misspelt_key_is_refused_even_when_it_is_null():

@@ -141,16 +141,6 @@ def test_end_of_text_in_a_document(tmp_path):
     assert load_tokenizer().decode(record) == "A<|endoftext|>B"
 
 
-@pytest.mark.parametrize(
-    ("value", "ids"), [("[0]", [0]), ("5, 6", [5, 6]), ("\n", [198]), ("[PAD]", [58, 47, 2885, 60])]
-)
-def test_separator(tmp_path, value, ids):
-    (tmp_path / "a.txt").write_text("Hello world")
-    options = ["--mode", "chunks", "--chunk_size", str(1 + len(ids)), "--separator", value]
-    ((record,),) = run(tmp_path / "a.txt", tmp_path / "out", *options)
-    assert record.tolist() == [15496, 995, *ids]
-
-
 def test_text_is_repaired_only_when_asked(tmp_path):
     (tmp_path / "a.txt").write_text("schÃ¶n @-@ gut", encoding="utf-8")
     decode = load_tokenizer().decode
@@ -180,7 +170,6 @@ def test_own_tokenizer_and_dataset_config(corpus, tmp_path):
     assert content == {
         "n_vocab": content["n_vocab"],
         "path": str(output / "set_*.tfrecords"),
-        "eval_path": "",
         "tokenizer_is_pretrained": False,
         "tokenizer_path": str(tmp_path / "own.json"),
         "eos_id": 0,
@@ -207,6 +196,35 @@ def test_separator_is_the_end_of_a_document_in_the_dataset_config(corpus, tmp_pa
     options = ["--separator", "[7]", "--write_dataset_config", str(config)]
     run(corpus[0], tmp_path / "out", *options)
     assert json.loads(config.read_text())["eos_id"] == 7
+
+
+def test_dataset_config_is_replaced_only_when_asked_and_keeps_what_is_not_known(
+    corpus, tmp_path, capsys
+):
+    config = tmp_path / "mine.json"
+    old = {"id": "own", "eval_path": "held_*.tfrecords", "lambada_tokens_path": "l_*.tfrecords"}
+    config.write_text(json.dumps(old | {"n_vocab": 7, "path": "old", "eos_id": 3}))
+    before = config.read_bytes()
+    arguments = command(corpus[0], tmp_path / "out", "--use_gpt2_tokenizer")
+    arguments += ["--write_dataset_config", str(config)]
+    line = refused(capsys, arguments)
+    assert f"dataset config must not exist yet; got {config}. Give --write" in line
+    assert config.read_bytes() == before
+    assert not (tmp_path / "out").exists()  # refused before any work
+    assert main([*arguments, "--overwrite"]) == 0
+    fresh = tmp_path / "fresh.json"
+    run(corpus[0], tmp_path / "out", "--overwrite", "--write_dataset_config", str(fresh))
+    assert json.loads(config.read_text()) == json.loads(fresh.read_text()) | old
+
+
+@pytest.mark.parametrize("content", ["{broken", "[1]"])
+def test_dataset_config_that_cannot_be_kept_is_not_replaced(tmp_path, capsys, content):
+    config = tmp_path / "mine.json"
+    config.write_text(content)
+    arguments = command(tmp_path / "none", tmp_path / "out", "--use_gpt2_tokenizer", "--overwrite")
+    line = refused(capsys, [*arguments, "--write_dataset_config", str(config)])
+    assert f"must be a file with a JSON object, for its eval_path to be kept; got {config}" in line
+    assert config.read_text() == content
 
 
 def test_too_few_tokens_for_one_chunk(tmp_path, capsys):
@@ -282,7 +300,7 @@ def test_failed_replacement_keeps_the_old_records(corpus, tmp_path, capsys):
         (["--use_gpt2_tokenizer", "--processes", "-2"], "processes must be 0 (one per core)"),
         (
             ["--use_gpt2_tokenizer", "--mode", "chunks", "--separator", "50257"],
-            "--separator must be one or more ids below 50257, or a text; got '50257'",
+            "--separator must be one or more ids from 0 to 50256, or a text; got '50257'",
         ),
     ],
 )

@@ -1,13 +1,17 @@
 """Record files: true names, all or nothing, the content that was written."""
 
 import os
+import re
 
 import numpy as np
 import pytest
 
 from data.records import (
     RecordWriter,
+    count_records,
+    escape_glob,
     natural_sorted,
+    read_lengths,
     read_records,
     record_count,
     record_files,
@@ -115,3 +119,34 @@ def test_natural_order():
         "b_9",
         "b_10",
     ]
+
+
+def test_records_are_counted_without_reading_them(tmp_path):
+    records = [range(length) for length in (0, 1, 200, 3)]
+    with RecordWriter(str(tmp_path), "x") as writer:
+        for ids in records:
+            writer.write(ids)
+    path = tmp_path / "x_0_4.tfrecords"
+    assert count_records(str(path)) == 4
+    assert [list(lengths) for lengths in read_lengths([str(path)])] == [[0, 1, 200, 3]]
+    whole = path.read_bytes()
+    (tmp_path / "empty").write_bytes(b"")
+    assert count_records(str(tmp_path / "empty")) == 0
+    for cut, record in ((1, 4), (len(whole) - 5, 1)):  # within the last data, the first header
+        path.write_bytes(whole[:-cut])
+        message = f"must exist and be whole; got {path} (record {record} ends behind the end of"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            count_records(str(path))
+    with pytest.raises(ValueError, match=r"must exist and be whole; got .*none.* \(No such file"):
+        count_records(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["d[1]", "a*", "q?", "back\\slash", "p[!x]"])
+def test_an_escaped_glob_matches_one_path(tmp_path, name):
+    import tensorflow as tf
+
+    for folder in (name, "d1", "ab", "qq", "backslash", "py"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "f_1").write_text("")
+    pattern = escape_glob(str(tmp_path / name)) + "/f_*"
+    assert tf.io.gfile.glob(pattern) == [str(tmp_path / name / "f_1")]

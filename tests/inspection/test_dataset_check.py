@@ -8,6 +8,7 @@ import pytest
 from configs.load import load_config
 from data.records import RecordWriter
 from data.tokenizers import load_tokenizer
+from inputs import open_sources
 from inspection.dataset_check import check_datasets, dataset_report
 
 N_CTX = 128
@@ -76,16 +77,16 @@ def test_ids_beyond_the_vocabulary(data):
     bad[7] = 60000
     write(data, "train_more", [bad])
     [problem] = problems(config_of(data))
-    assert problem.startswith("ids must lie in [0, n_vocab = 50257); got ")
-    assert "to 60000 in a record of" in problem and "train_more_0_1.tfrecords" in problem
+    assert problem.startswith("ids of mine must lie in [0, n_vocab = 50257); got ")
+    assert "to 60000 in" in problem and "train_more_0_1.tfrecords" in problem
     report = dataset_report(config_of(data)).text
-    assert "ERROR      ids must lie" in report and report.endswith("1 ERROR line(s) above")
+    assert "ERROR      ids of mine must lie" in report and report.endswith("1 ERROR line(s) above")
 
 
 def test_records_of_another_length(data):
     write(data, "train_short", [text_record("fill", 65)])
     [problem] = problems(config_of(data))
-    assert problem.startswith("records must hold n_ctx + 1 = 129 ids; got 65 in ")
+    assert problem.startswith("records of mine must hold n_ctx + 1 = 129 ids; got 65 in ")
     assert problem.endswith("Set n_ctx to 64, or make the records again with --chunk_size 128.")
 
 
@@ -93,24 +94,84 @@ def test_a_file_name_that_lies(data):
     [name] = [name for name in os.listdir(data) if name.startswith("train")]
     os.rename(data / name, data / "train_0_99.tfrecords")
     [problem] = problems(config_of(data))
-    assert problem.startswith("the number in a file name must be that of its records; got 17 in ")
-    assert problem.endswith("Rename it to end with _17.tfrecords.")
+    assert problem == (
+        f"record file {data}/train_0_99.tfrecords must hold as many records as its name says; got "
+        "17 instead of 99. Make the records again, or correct the number if the file is whole."
+    )
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_every_file_name_that_lies_is_found(data, scheme):
+    write(data, "train_more", [text_record("more")] * 2)
+    os.rename(data / "train_more_0_2.tfrecords", data / "train_more_0_1.tfrecords")
+    config = config_of(f"{scheme}{data}")
+    [check] = check_datasets(config, training=True)
+    if scheme:  # far away: counting would mean reading all
+        assert "counted    17 records in 1 file(s)" in check.lines
+    else:
+        assert "counted    19 records in 2 file(s)" in check.lines
+        [problem] = check.problems
+        assert "train_more_0_1.tfrecords must hold as many records" in problem
+        assert "got 2 instead of 1." in problem
+
+
+def test_many_file_names_that_lie_are_summed_up(data):
+    for number in range(8):
+        (data / f"train_{number}_3.tfrecords").write_bytes(b"")
+    lines = problems(config_of(data))
+    assert len(lines) == 6 and lines[-1].startswith("3 more record file(s)")
+
+
+def test_damage_behind_the_records_that_are_shown(data, monkeypatch):
+    monkeypatch.setattr("inspection.dataset_check.RECORDS_READ", 2)
+    [name] = [name for name in os.listdir(data) if name.startswith("train")]
+    content = bytearray((data / name).read_bytes())
+    content[-20] ^= 255
+    (data / name).write_bytes(content)
+    [problem] = problems(config_of(data))
+    assert problem.startswith("record file must exist and be whole; got ")
+
+
+def test_a_file_without_a_number_in_its_name(data):
+    os.rename(data / "train_0_17.tfrecords", data / "train_a.tfrecords")
+    [problem] = problems(config_of(data))
+    assert problem.startswith("record file name must end with _<number of records>.tfrecords; got")
+
+
+def test_fewer_sequences_than_a_batch_are_an_error_as_in_training(data):
+    config = config_of(data, "train_batch_size=18")
+    report = dataset_report(config)
+    with pytest.raises(ValueError) as caught:
+        open_sources(config, training=True)
+    assert f"ERROR      {caught.value}" in report.text.splitlines()
+    assert report.problems == 1 and report.text.endswith("1 ERROR line(s) above")
+    assert dataset_report(config_of(data, "train_batch_size=17")).problems == 0
+
+
+def test_a_missing_dataset_is_not_called_too_small_as_well(data):
+    assert dataset_report(config_of(data / "nowhere")).problems == 2  # training and evaluation
+
+
+def test_records_without_ids(tmp_path):
+    write(tmp_path, "train", [[]] * 9)
+    [problem] = problems(config_of(tmp_path))
+    assert problem.endswith("_9.tfrecords. Make the records again with --chunk_size 128.")
 
 
 def test_a_missing_and_a_damaged_file(data):
     [problem] = problems(config_of(data / "nowhere"))
-    assert problem.startswith("path must match at least one record file; got none for ")
+    assert problem.startswith("dataset mine must match at least one record file; got none for ")
     [name] = [name for name in os.listdir(data) if name.startswith("train")]
     content = (data / name).read_bytes()
     (data / name).write_bytes(content[: len(content) // 2])
     [problem] = problems(config_of(data))
-    assert problem.startswith("record file must be whole; got ")
+    assert problem.startswith("record file must exist and be whole; got ")
 
 
 def test_empty_records(tmp_path):
     (tmp_path / "train_0_0.tfrecords").write_bytes(b"")
     [problem] = problems(config_of(tmp_path))
-    assert problem.startswith("a dataset must hold records; got 0 in train_0_0.tfrecords")
+    assert problem.startswith("dataset mine must hold records; got 0.")
 
 
 def test_documents_too_short_for_a_window(data):
@@ -119,7 +180,7 @@ def test_documents_too_short_for_a_window(data):
     config = config_of(data, *options, entry='[{dataset},4,"documents_random",1.0]')
     [problem] = problems(config)
     assert problem == (
-        "4 stitched documents must hold n_ctx + 1 = 129 ids; got 3 in the shortest. "
+        "4 stitched documents of mine must hold n_ctx + 1 = 129 ids; got 3 in the shortest. "
         "Raise stitch to 33."
     )
     [check] = check_datasets(config, training=True)

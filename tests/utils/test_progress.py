@@ -1,9 +1,14 @@
 """A bar with an estimate on a terminal, plain lines in a log; stdout stays free."""
 
+import fcntl
 import io
 import logging
+import os
+import pty
 import re
+import struct
 import sys
+import termios
 import time
 
 import pytest
@@ -64,6 +69,27 @@ def test_a_terminal_shows_a_bar_with_an_estimate(log, monkeypatch, capsys):
     assert LINE in log.read_text()
     assert "a warning" in log.read_text()
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns", "width"), [(0, 0, 80), (24, 0, 80), (0, 60, 80), (24, 60, 60)]
+)
+def test_the_bar_fills_a_terminal_and_80_columns_if_it_tells_no_size(
+    log, monkeypatch, lines, columns, width
+):
+    monkeypatch.setenv("COLUMNS", "0")
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+    with open(follower, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        show()
+        terminal.flush()
+        shown = os.read(leader, 100_000).decode()
+    os.close(leader)
+    bars = [part.strip("\x1b[A\n") for part in re.split("[\r\n]+", shown) if "%|" in part]
+    assert bars
+    assert re.search(r"\| 6/20 \[.*loss 3\.125\]", shown)
+    assert max(map(len, bars)) in (width - 1, width)
 
 
 def test_a_resumed_run_begins_where_it_stands(log, monkeypatch):

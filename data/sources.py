@@ -1,0 +1,258 @@
+"""The record files of a config's datasets: found, and checked before anything is built on them.
+
+Training and ``--check_dataset`` ask the same functions, so that they agree on what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+from configs.datasets import DatasetSource
+from configs.names import CHUNKS
+from configs.schema import Config
+from data.records import (
+    count_records,
+    is_local,
+    natural_sorted,
+    read_lengths,
+    read_records,
+    record_count,
+    wrong_count,
+)
+from utils.errors import reason
+
+# What is looked at before each run, per dataset, so that it takes about a second however large
+# the data are. What lies behind is checked while it is read, by `inputs`.
+RECORDS_COUNTED = 200_000
+DOCUMENTS_MEASURED = 10_000
+IDS_MEASURED = 50_000_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """The record files of one entry of ``datasets``.
+
+    Attributes:
+        id: name of the dataset.
+        files: paths in reading order.
+        counts: records of each file, by its name.
+        mode: ``chunks``, ``documents_fixed`` or ``documents_random``.
+        stitch: documents that make one sequence.
+        weight: share in the mix, relative to the others.
+    """
+
+    id: str
+    files: tuple[str, ...]
+    counts: tuple[int, ...]
+    mode: str
+    stitch: int
+    weight: float
+
+    @property
+    def records(self) -> int:
+        """Records of all files."""
+        return sum(self.counts)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one epoch."""
+        return self.records if self.mode == CHUNKS else self.records // self.stitch
+
+
+def find_source(source: DatasetSource, pattern: str, seed: Optional[int] = None) -> Source:
+    """Finds the record files of a dataset.
+
+    Args:
+        source: the entry of ``datasets``.
+        pattern: glob of its files for training or for evaluation.
+        seed: of the random order in which the files are read; None for natural order.
+
+    Returns:
+        The files and the numbers in their names.
+
+    Raises:
+        ValueError: there is none, the folder cannot be read, or a name carries no number.
+    """
+    import tensorflow as tf
+
+    try:
+        files = natural_sorted(tf.io.gfile.glob(pattern))
+    except tf.errors.OpError as error:
+        raise ValueError(
+            f"record files of {source.id} must be readable; got {reason(error)} for {pattern}. "
+            "Correct the dataset config's path."
+        ) from error
+    if not files:
+        raise ValueError(
+            f"dataset {source.id} must match at least one record file; got none for {pattern}. "
+            "Make records with data/create_tfrecords.py or correct the dataset config's path."
+        )
+    if seed is not None:
+        order = np.random.Generator(np.random.PCG64(seed)).permutation(len(files))
+        files = [files[number] for number in order]
+    counts = tuple(record_count(path) for path in files)
+    return Source(source.id, tuple(files), counts, source.mode, source.stitch, source.weight)
+
+
+def size_problem(source: Source) -> Optional[str]:
+    """Says what is wrong if a dataset has no sequence."""
+    if source.records == 0:
+        return f"dataset {source.id} must hold records; got 0. Make the records again."
+    if source.sequences == 0:
+        return (
+            f"dataset {source.id} must hold at least stitch = {source.stitch} documents; got "
+            f"{source.records}. Lower stitch or add data."
+        )
+    return None
+
+
+def batch_problem(sequences: int, config: Config) -> Optional[str]:
+    """Says what is wrong if all training sequences together do not fill a batch."""
+    if sequences >= config.train_batch_size:
+        return None
+    return (
+        f"train_batch_size must not exceed the sequences of the data; got "
+        f"{config.train_batch_size} with {sequences} sequence(s). Lower train_batch_size or "
+        "add data."
+    )
+
+
+def chunk_problem(
+    records: Iterable[tuple[str, np.ndarray]], source: Source, config: Config
+) -> Optional[str]:
+    """Says what is wrong if one of some records (path, ids) is no chunk of n_ctx + 1 ids."""
+    needed = config.n_ctx + 1
+    for path, ids in records:
+        if len(ids) != needed:
+            # A record of one id or none is a mistake, and no window.
+            other_window = f"Set n_ctx to {len(ids) - 1}, or make" if len(ids) > 1 else "Make"
+            return (
+                f"records of {source.id} must hold n_ctx + 1 = {needed} ids; got {len(ids)} in "
+                f"{path}. {other_window} the records again with --chunk_size {config.n_ctx}."
+            )
+    return None
+
+
+def stitch_problem(shortest: int, source: Source, config: Config) -> Optional[str]:
+    """Says what is wrong if stitched documents may be shorter than a window.
+
+    Only the shortest document is a guarantee: any ``stitch`` documents may come together.
+
+    Args:
+        shortest: ids of the shortest document; when stitched, each gets an end of text.
+        source: in one of the document modes.
+        config: n_ctx.
+
+    Returns:
+        The problem or None.
+
+    Source: GPT-Neo's rule, stitch * minimum document length >= n_ctx.
+    """
+    needed = config.n_ctx + 1
+    if source.stitch * (shortest + 1) >= needed:
+        return None
+    if shortest:
+        remedy = f"Raise stitch to {-(-needed // (shortest + 1))}."
+    else:
+        remedy = "Make the records again without empty documents."
+    return (
+        f"{source.stitch} stitched documents of {source.id} must hold n_ctx + 1 = {needed} ids; "
+        f"got {shortest} in the shortest. {remedy}"
+    )
+
+
+def id_problem(
+    records: Iterable[tuple[str, np.ndarray]], source: Source, config: Config
+) -> Optional[str]:
+    """Says what is wrong if some records (path, ids) hold an id beyond the vocabulary."""
+    for path, ids in records:
+        if len(ids) and (ids.min() < 0 or ids.max() >= config.n_vocab):
+            return (
+                f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}); got "
+                f"{ids.min()} to {ids.max()} in {path}. Set n_vocab to the tokenizer's size."
+            )
+    return None
+
+
+def shortest_document(source: Source) -> int:
+    """Ids of the shortest of the first documents: those measured before a run.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    shortest, documents, ids = np.iinfo(np.int64).max, 0, 0
+    for lengths in read_lengths(source.files):
+        shortest = min(shortest, int(lengths.min()))
+        documents, ids = documents + len(lengths), ids + int(lengths.sum())
+        if documents >= DOCUMENTS_MEASURED or ids >= IDS_MEASURED:
+            break
+    return shortest
+
+
+def _refuse(problem: Optional[str]) -> None:
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _check_counts(source: Source) -> None:
+    counted = 0
+    for path, count in zip(source.files, source.counts):
+        # Far away, counting means fetching the whole file.
+        if counted >= RECORDS_COUNTED or not is_local(path):
+            return
+        found = count_records(path)
+        if found != count:
+            raise ValueError(wrong_count(path, f"{found}"))
+        counted += count
+
+
+def _check_source(source: Source, config: Config) -> None:
+    """Looks at the first records, so that wrong data is named before anything is built."""
+    _refuse(size_problem(source))
+    _check_counts(source)
+    path = next(path for path, count in zip(source.files, source.counts) if count)
+    ids = next(read_records(path), None)
+    if ids is None:  # far away, so not counted
+        raise ValueError(wrong_count(path, "0"))
+    first = [(path, ids)]
+    if source.mode == CHUNKS:
+        _refuse(chunk_problem(first, source, config))
+    _refuse(id_problem(first, source, config))
+    if source.mode != CHUNKS:
+        _refuse(stitch_problem(shortest_document(source), source, config))
+
+
+def open_sources(config: Config, training: bool) -> list[Source]:
+    """Finds and checks the record files.
+
+    Args:
+        config: a checked config.
+        training: True for the training globs, False for the evaluation globs.
+
+    Returns:
+        One source per entry of ``datasets`` (for evaluation, per entry with an eval glob).
+
+    Raises:
+        ValueError: no dataset, no file, too few records, or records that do not fit the config.
+    """
+    found = [
+        (source, pattern)
+        for source in config.sources
+        if (pattern := source.train_glob if training else source.eval_glob)
+    ]
+    if not found:
+        kind = "a path" if training else "an eval_path"
+        raise ValueError(
+            f"datasets must name at least one dataset with {kind}; got none. Add one to the config."
+        )
+    seed = config.seed if training and config.shuffle_input_filenames else None
+    sources = [find_source(source, pattern, seed) for source, pattern in found]
+    for source in sources:
+        _check_source(source, config)
+    if training:
+        _refuse(batch_problem(sum(source.sequences for source in sources), config))
+    return sources

@@ -1,0 +1,63 @@
+"""Several datasets in one stream: shares, order within each, and resuming."""
+
+import numpy as np
+import pytest
+
+from inputs import mixed_choices
+from tests.input_support import BATCH, LENGTH, config_of, numbered, sequences, write
+
+
+def test_shares_follow_the_weights():
+    choices = mixed_choices([1.0, 3.0, 0.5], 5, 0, 100_000)
+    shares = np.bincount(choices, minlength=3) / 100_000
+    # Six standard deviations of a share of 1/4.5 among 100,000.
+    np.testing.assert_allclose(shares, np.array([1.0, 3.0, 0.5]) / 4.5, atol=0.008)
+    # A window of a thousand is mixed too, and neighbours are independent.
+    pairs = np.bincount(choices[:-1] * 3 + choices[1:], minlength=9) / 99_999
+    np.testing.assert_allclose(pairs, np.outer(shares, shares).ravel(), atol=0.008)
+    assert mixed_choices([1.0], 5, 0, 50).max() == 0
+
+
+def test_choices_depend_on_seed_and_number_alone():
+    whole = mixed_choices([2.0, 1.0], 7, 0, 500)
+    for start in (0, 1, 77, 499):
+        np.testing.assert_array_equal(
+            mixed_choices([2.0, 1.0], 7, start, 500 - start), whole[start:]
+        )
+    assert not np.array_equal(whole, mixed_choices([2.0, 1.0], 8, 0, 500))
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixture")
+    write(folder / "few", "train", numbered(5), files_per=2)
+    write(folder / "many", "train", numbered(19, first=30), files_per=8)
+    return folder
+
+
+def test_each_source_of_a_mix_is_read_in_its_own_order(mixture):
+    config = config_of(mixture, [["few", None, None, 1.0], ["many", None, None, 3.0]], seed=4)
+    read = sequences(config, 0, 40)
+    numbers = read[:, 0] // LENGTH
+    choices = mixed_choices([1.0, 3.0], 4, 0, 120)
+    np.testing.assert_array_equal(numbers >= 30, choices == 1)
+    few, many = numbers[choices == 0], numbers[choices == 1]
+    np.testing.assert_array_equal(few, np.arange(len(few)) % 5)
+    np.testing.assert_array_equal(many, 30 + np.arange(len(many)) % 19)
+    assert len(few) > 10  # more than two epochs of the small one
+    assert len(many) > 57  # three of the large one
+
+
+def test_a_mix_resumes_with_exactly_the_rest(mixture):
+    config = config_of(mixture, [["few", None, None, 1.0], ["many", None, None, 3.0]], seed=4)
+    whole = sequences(config, 0, 44)
+    for start in (1, 13, 39):
+        np.testing.assert_array_equal(sequences(config, start, 5), whole[start * BATCH :][:15])
+
+
+def test_a_mix_resumes_past_the_block_in_which_choices_are_counted(mixture, monkeypatch):
+    config = config_of(mixture, [["few", None, None, 1.0], ["many", None, None, 3.0]], seed=4)
+    whole = sequences(config, 0, 30)
+    monkeypatch.setattr("inputs._MIX_BLOCK", 7)
+    np.testing.assert_array_equal(sequences(config, 0, 30), whole)
+    np.testing.assert_array_equal(sequences(config, 11, 19), whole[33:])
