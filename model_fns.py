@@ -120,6 +120,8 @@ def _differentiated(
     graph = features["inputs"].mesh.graph
     if splits > 1:
         gradients, outputs = mtf.serialize_training_step(features, batch_loss, batch_dim, splits)
+        # TensorFlow would work on ten microbatches at once, with the memory of as many.
+        outputs["loss"].operation._tf_kwargs["parallel_iterations"] = 1
         return outputs["loss"], gradients
     loss = batch_loss(features)["loss"]
     variables = graph.trainable_variables
