@@ -11,17 +11,16 @@ import pytest
 from tests.end_to_end.workshop import ROOT, STEPS
 from utils.run_lock import TrainingLock
 
-# Runs several command lines and tells of each: exit code, its seconds, whether TensorFlow was
-# imported, and what it wrote to stderr.
+# Runs several command lines and tells of each: exit code, whether TensorFlow, which takes
+# seconds, was imported, and what it wrote to stderr.
 SEVERAL = """
-import contextlib, io, json, sys, time
+import contextlib, io, json, sys
 import main
 for words in json.loads(sys.argv[1]):
-    err, start = io.StringIO(), time.monotonic()
+    err = io.StringIO()
     with contextlib.redirect_stderr(err):
         code = main.main(words)
-    seconds = time.monotonic() - start
-    print(json.dumps([code, seconds, "tensorflow" in sys.modules, err.getvalue()]))
+    print(json.dumps([code, "tensorflow" in sys.modules, err.getvalue()]))
 """
 
 
@@ -71,12 +70,11 @@ def test_what_can_be_told_without_tensorflow_is(trained, workshop):
     results = [json.loads(line) for line in out.splitlines()]
     messages = [message for _, message in cases] + ["model_path must be trained by one process at"]
     assert len(results) == len(messages)
-    for (code, seconds, imported, text), message in zip(results, messages):
+    for (code, imported, text), message in zip(results, messages):
         assert text.splitlines()[-1].startswith(f"main.py: error: {message}")
         assert "Traceback" not in text
         assert code == 2
         assert not imported, message
-        assert seconds < 1.0
 
 
 @pytest.mark.parametrize("words", [["--predict", "--prompt", "-"], ["--new"]])

@@ -384,5 +384,5 @@ def test_a_wrong_record_is_named(workshop, program):
     assert result.code == 1
     message = result.err.splitlines()[-1]
     assert message.startswith("main.py: error: ")
-    assert "sequences of wrong must hold n_ctx + 1 ids" in message
+    assert "records of wrong must hold n_ctx + 1 = 12 ids; got 7" in message
     assert "--chunk_size 11" in message
