@@ -31,6 +31,7 @@ InputFn = Callable[[dict[str, Any]], tf.data.Dataset]
 
 SHUFFLE_BUFFER_DOCUMENTS = 1000  # times stitch, as in GPT-Neo
 _MIX_BLOCK = 1 << 16
+_COUNTED_TOGETHER = 64  # records
 
 
 def epoch_of_step(sources: Sequence[Source], batch_size: int) -> Callable[[int], float]:
@@ -55,22 +56,24 @@ def _check_ids(ids: tf.Tensor, source: Source, config: Config) -> tf.Tensor:
     if source.mode == CHUNKS:
         what, remedy = "records", f"Make the records again with --chunk_size {config.n_ctx}."
     else:
-        what, remedy = f"{source.stitch} stitched documents", "Raise the dataset's stitch."
+        what, remedy = f"{source.stitch} stitched documents", "Raise the stitch of this dataset."
     wrong_length = _refuse_unless(
         tf.equal(tf.size(ids), config.n_ctx + 1),
         f"{what} of {source.id} must hold n_ctx + 1 = {config.n_ctx + 1} ids; got ",
         tf.strings.as_string(tf.size(ids)),
         f". {remedy}",
     )
-    too_large = tf.debugging.assert_less(
-        ids,
-        config.n_vocab,
-        message=f"ids of {source.id} must be below n_vocab. Set n_vocab to the tokenizer's size",
+    with tf.control_dependencies([wrong_length]):
+        lowest, highest = tf.reduce_min(ids), tf.reduce_max(ids)
+    wrong_id = _refuse_unless(
+        (lowest >= 0) & (highest < config.n_vocab),
+        f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}); got ",
+        tf.strings.as_string(lowest),
+        " to ",
+        tf.strings.as_string(highest),
+        ". Set n_vocab to the size of the tokenizer.",
     )
-    negative = tf.debugging.assert_non_negative(
-        ids, message=f"ids of {source.id} must be at least 0. Make the records again"
-    )
-    with tf.control_dependencies([wrong_length, too_large, negative]):
+    with tf.control_dependencies([wrong_id]):
         return tf.ensure_shape(tf.identity(ids), [config.n_ctx + 1])
 
 
@@ -83,17 +86,17 @@ def _records_of(
     with other data than a run without a break. Counting on the way costs nothing to speak of and
     covers files of any size and place; those looked at before the run are only the first.
     """
-    records = tf.data.TFRecordDataset(path).skip(skipped).map(lambda record: (record, True))
-    ended = records.concatenate(tf.data.Dataset.from_tensors(("", False)))
+    batches = tf.data.TFRecordDataset(path).skip(skipped).batch(_COUNTED_TOGETHER)
+    # An empty batch marks the end, and is gone again after unbatch.
+    ended = batches.concatenate(tf.data.Dataset.from_tensors(tf.constant([], tf.string)))
 
-    def step(number: tf.Tensor, element: tuple[tf.Tensor, tf.Tensor]) -> Any:
-        record, is_record = element
-        right = tf.where(is_record, number < count, tf.equal(number, count))
-        with tf.control_dependencies([_refuse_unless(right, message)]):
-            return number + tf.cast(is_record, tf.int64), (tf.identity(record), is_record)
+    def step(number: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        following = number + tf.size(batch, tf.int64)
+        right = tf.where(tf.size(batch) > 0, following <= count, tf.equal(number, count))
+        with tf.control_dependencies([tf.debugging.Assert(right, [message])]):
+            return following, tf.identity(batch)
 
-    counted = ended.scan(skipped, step).filter(lambda record, is_record: is_record)
-    return counted.map(lambda record, is_record: record)
+    return ended.scan(skipped, step).unbatch()
 
 
 def _files_from(source: Source, number: int, skipped: int) -> tf.data.Dataset:

@@ -8,25 +8,22 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
-from configs.errors import ConfigError
-from configs.load import load_config
-from utils.command_line import parse_arguments
-from utils.errors import reason
-
 if TYPE_CHECKING:
     import argparse
 
     from configs.schema import Config
+    from utils.devices import Fit
     from utils.hooks import StopOnSignal
 
-# TensorFlow is imported by the functions that need it, so that --help and config errors answer
-# at once; its start-up messages would bury ours.
+# Imports are in the functions that need them: --help and config errors answer at once, without
+# TensorFlow, and Ctrl-C during an import ends as it does later. TensorFlow's start-up messages
+# would bury ours.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 LOGGER = logging.getLogger(__name__)
 DEFAULT_RUN_ID = "nosacred"  # GPT-Neo's name for files of a run that is not tracked
 USAGE_ERROR, RUN_ERROR = 2, 1
-INTERRUPTED = 130  # as shells say it: 128 + SIGINT
+INTERRUPTED, READER_GONE = 130, 141  # as shells say it: 128 + SIGINT, 128 + SIGPIPE
 
 
 def _placement(fit: Any, **options: Any) -> Any:
@@ -39,70 +36,89 @@ def _placement(fit: Any, **options: Any) -> Any:
 
 def _trained_checkpoint(config: Config) -> str:
     from utils.checkpoints import latest_checkpoint
+    from utils.run_folder import no_checkpoint
 
     checkpoint = latest_checkpoint(config.model_path)
     if checkpoint is None:
-        raise ValueError(
-            f"model_path must hold a checkpoint; got none in {config.model_path}. Train first, "
-            "or correct model_path."
-        )
+        raise no_checkpoint(config.model_path)
     return checkpoint
 
 
-def _delete_run(config: Config, confirmed: bool) -> None:
-    import tensorflow as tf
+def _confirm_new(config: Config, confirmed: bool) -> None:
+    """Asks whether the run may be deleted; refuses unless it may."""
+    from utils.run_folder import files_of_run
 
-    from utils.training_run import delete_run
-
-    if not tf.io.gfile.exists(config.model_path):
+    files, _ = files_of_run(config.model_path)
+    if confirmed or not files:
         return
-    if not confirmed:
-        if not sys.stdin.isatty():
-            raise ValueError(
-                "--new must be confirmed; got no terminal to ask on. Add --yes to delete "
-                f"{config.model_path}."
-            )
-        sys.stderr.write(f"Delete {config.model_path} and start fresh? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise ValueError("--new must be confirmed; got no. Leave it out to resume the run.")
-    delete_run(config.model_path)
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ValueError(
+            "--new must be confirmed; got no terminal to ask on. Add --yes to delete "
+            f"{config.model_path}."
+        )
+    sys.stderr.write(f"Delete the run in {config.model_path} and start fresh? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ValueError("--new must be confirmed; got no. Leave it out to resume the run.")
 
 
 def _checkpoint_listeners(
-    config: Config, arguments: argparse.Namespace, start_step: int, stop: StopOnSignal
+    config: Config,
+    arguments: argparse.Namespace,
+    prompt: str,
+    start_step: int,
+    stop: StopOnSignal,
 ) -> list[Any]:
     """What is done at each checkpoint: evaluation and samples, on graphs that are built once."""
     from evaluation.checkpoint_reports import CheckpointReports
     from utils.hooks import AfterSave
+
+    if not (config.eval_steps or config.predict_steps):
+        return []
+    reports = CheckpointReports(
+        config, arguments.gpu_ids, arguments.sacred_id or DEFAULT_RUN_ID, prompt
+    )
+    return [AfterSave(reports.report, config.model_path, start_step, stop)]
+
+
+def _check_run_folder(config: Config, arguments: argparse.Namespace) -> None:
+    from utils.run_folder import check_resumable
+
+    if arguments.new:
+        _confirm_new(config, arguments.yes)
+    else:
+        check_resumable(config)
+
+
+def train(config: Config, arguments: argparse.Namespace) -> None:
+    """Trains to ``train_steps``, from the newest checkpoint if there is one."""
+    from utils.devices import place_training
+    from utils.files import is_remote
+    from utils.run_lock import TrainingLock
 
     if arguments.prompt is not None and not config.predict_steps:
         raise ValueError(
             "--prompt must come with --predict, or with predict_steps in the config; got "
             "neither. Add one of them or leave it out."
         )
-    if not (config.eval_steps or config.predict_steps):
-        return []
-    reports = CheckpointReports(
-        config,
-        arguments.gpu_ids,
-        arguments.sacred_id or DEFAULT_RUN_ID,
-        _prompt(arguments),
-    )
-    return [AfterSave(reports.report, config.model_path, start_step, stop)]
+    remote = is_remote(config.model_path)
+    with TrainingLock(config.model_path):
+        if not remote:
+            _check_run_folder(config, arguments)
+        prompt = _prompt(arguments)
+        fit = place_training(config, arguments.gpu_ids)  # refuses a mesh before slow imports
+        if remote:  # only now, since it takes TensorFlow and a network
+            _check_run_folder(config, arguments)
+        _train(config, arguments, prompt, fit)
 
 
-def train(config: Config, arguments: argparse.Namespace) -> None:
-    """Trains to ``train_steps``, from the newest checkpoint if there is one."""
-    from utils.devices import place_training
-
-    fit = place_training(config, arguments.gpu_ids)  # refuses a mesh before the slow imports
-
+def _train(config: Config, arguments: argparse.Namespace, prompt: str, fit: Fit) -> None:
     from inputs import epoch_of_step, open_sources, training_input
     from model_fns import make_model_fn
-    from utils.checkpoints import checkpoint_step, latest_checkpoint
+    from utils.checkpoints import checkpoint_step, latest_checkpoint, remove_partial_saves
     from utils.hooks import FiniteLossGuard, MetricsLog, StopOnSignal
-    from utils.training_run import RunFolder, check_resumed_config, make_estimator
+    from utils.run_folder import delete_run
+    from utils.training_run import RunFolder, make_estimator
 
     sources = open_sources(config, training=True)
     checkpoint = None if arguments.new else latest_checkpoint(config.model_path)
@@ -116,11 +132,12 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
         )
         return
     stop = StopOnSignal()
-    listeners = _checkpoint_listeners(config, arguments, start_step, stop)
+    listeners = _checkpoint_listeners(config, arguments, prompt, start_step, stop)
     if arguments.new:  # only now: nothing is left that could refuse the run
-        _delete_run(config, arguments.yes)
+        delete_run(config.model_path)
+    else:
+        remove_partial_saves(config.model_path, checkpoint)
     if checkpoint is not None:
-        check_resumed_config(config)
         LOGGER.info("resuming from %s", checkpoint)
     placement = _placement(
         fit, steps_per_checkpoint=arguments.steps_per_checkpoint, save_listeners=listeners
@@ -154,6 +171,12 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
 
 def evaluate(config: Config, arguments: argparse.Namespace) -> None:
     """Scores the newest checkpoint on eval_path and prints one JSON line."""
+    from utils.early_checks import check_evaluation_files
+    from utils.run_folder import check_trained
+
+    check_trained(config)
+    check_evaluation_files(config)
+
     from evaluation.dataset_loss import DatasetLoss, append_scores
     from utils.devices import place_inference
 
@@ -165,25 +188,25 @@ def evaluate(config: Config, arguments: argparse.Namespace) -> None:
 
 
 def _prompt(arguments: argparse.Namespace) -> str:
-    from serving.samples import read_prompt
+    from serving.prompts import read_prompt
 
-    standard_input = None
-    if arguments.prompt == "-":
-        standard_input = sys.stdin.buffer.read().decode("utf-8", errors="replace")
-    return read_prompt(arguments.prompt, standard_input)
+    return read_prompt(arguments.prompt, None if sys.stdin is None else sys.stdin.buffer)
 
 
 def predict(config: Config, arguments: argparse.Namespace) -> None:
     """Continues a prompt; samples go to stdout or ``--out``."""
+    from utils.early_checks import check_output_file
+    from utils.run_folder import check_trained
+
+    check_output_file(arguments.out)
+    check_trained(config)
+    prompt = _prompt(arguments)
+
     from models.dimensions import WHOLE_IN_GENERATION
     from serving.engine import Engine, Sampling
     from serving.samples import format_samples, sample_texts, tokenizer_of
     from utils.devices import place_inference
 
-    folder = os.path.dirname(arguments.out or "") or "."
-    if not os.path.isdir(folder):
-        raise ValueError(f"--out must be in a folder that exists; got {arguments.out}. Make it.")
-    prompt = _prompt(arguments)
     tokenizer = tokenizer_of(config)
     checkpoint = _trained_checkpoint(config)
     samples = arguments.num_samples or config.predict_batch_size
@@ -202,7 +225,7 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
     engine.load(checkpoint)
     text = format_samples(sample_texts(engine, tokenizer, prompt, sampling, samples))
     if arguments.out is None:
-        sys.stdout.write(text)
+        print(text, end="")
         return
     with open(arguments.out, "w", encoding="utf-8") as file:
         file.write(text)
@@ -242,21 +265,6 @@ MODES = {
     "print_config": print_config,
 }
 
-UNBUILT_FLAGS = (
-    ("tpu", "run on the CPU, or on GPUs with --gpu_ids"),
-    ("export", "use --predict for texts"),
-    ("auto_layout", "compare layouts with --dry_run"),
-    ("auto_layout_and_mesh_shape", "compare meshes with --dry_run"),
-    ("entmax_sampling", "use --top_k or --top_p"),
-)
-"""GPT-Neo's flags that are accepted and not acted on yet, and what to do in place of each."""
-
-
-def _refuse_unbuilt(arguments: argparse.Namespace) -> None:
-    for flag, remedy in UNBUILT_FLAGS:
-        if getattr(arguments, flag):
-            raise ValueError(f"--{flag} is not built yet. Leave it out and {remedy}.")
-
 
 def run(arguments: argparse.Namespace) -> None:
     """Does what the flags ask for.
@@ -265,7 +273,12 @@ def run(arguments: argparse.Namespace) -> None:
         ValueError: flags, config, data or checkpoint are unusable.
         RuntimeError: the run failed.
     """
-    _refuse_unbuilt(arguments)
+    from configs.load import load_config
+    from utils.command_line import refuse_unbuilt
+    from utils.early_checks import check_run_id
+
+    refuse_unbuilt(arguments)
+    check_run_id(arguments.sacred_id)
     config = load_config(
         arguments.model,
         arguments.overrides,
@@ -282,25 +295,61 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Optional[list[str]] = None) -> int:
-    """Runs the command line; returns 0, 1 (failed run), 2 (usage, config) or 130 (Ctrl-C)."""
-    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    """Runs the command line.
+
+    Returns:
+        0, 1 (failed run), 2 (usage, config), 130 (Ctrl-C), or 141 (nobody reads the output).
+    """
     try:
+        try:
+            return _run_and_report(sys.argv[1:] if argv is None else argv)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where its errors are still ours
+    except BrokenPipeError:
+        return _end_output()
+
+
+def _run_and_report(argv: list[str]) -> int:
+    debug = False
+    try:
+        from utils.command_line import parse_arguments
+
+        arguments = parse_arguments(argv)
+        debug = arguments.debug
         run(arguments)
-    except (ConfigError, ValueError) as error:
-        return _report(error, arguments.debug, USAGE_ERROR)
+    except BrokenPipeError:
+        raise
+    except ValueError as error:
+        return _report(error, debug, USAGE_ERROR)
     except (RuntimeError, OSError) as error:
-        return _report(error, arguments.debug, RUN_ERROR)
+        return _report(error, debug, RUN_ERROR)
     except Exception as error:
         if not type(error).__module__.startswith("tensorflow"):
             raise
-        return _report(error, arguments.debug, RUN_ERROR)
+        return _report(error, debug, RUN_ERROR)
     except KeyboardInterrupt:  # outside the training loop, which saves first
         print("main.py: interrupted", file=sys.stderr)
         return INTERRUPTED
     return 0
 
 
+def _end_output() -> int:
+    """Ends quietly, as other programs do when the reader of their output has gone."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BrokenPipeError:
+            os.dup2(nowhere, stream.fileno())  # or the interpreter complains as it ends
+    return READER_GONE
+
+
 def _report(error: Exception, debug: bool, code: int) -> int:
+    from configs.errors import ConfigError
+    from utils.errors import reason
+
     if debug:
         raise error
     text = str(error) if isinstance(error, ConfigError) else reason(error)

@@ -40,8 +40,8 @@ class DataKeys(BaseModel):
     eos_id: int = key(
         "Id that ends a document: put after each stitched one; generated text stops at it.",
         default_factory=_from_dataset("eos_id"),
-        default_text="that of the dataset config; 50256 without one; without both required where "
-        "it is used",
+        default_text="that of the dataset config; else 50256, or required where it is used if "
+        "`n_vocab` is smaller",
         ge=0,
         le=LARGEST_INT,
         unit="token id",

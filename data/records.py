@@ -287,8 +287,7 @@ def read_lengths(paths: Iterable[str]) -> Iterator[np.ndarray]:
         parsed = tf.io.parse_example(serialized, {FEATURE: tf.io.RaggedFeature(tf.int64)})
         return parsed[FEATURE].row_lengths()
 
-    for path in paths:
-        yield from _batches(path, lengths_of)
+    yield from _batches(paths, lengths_of)
 
 
 def read_records(path: str) -> Iterator[np.ndarray]:
@@ -305,32 +304,35 @@ def read_records(path: str) -> Iterator[np.ndarray]:
     """
     import tensorflow as tf
 
-    for serialized in _batches(path, lambda batch: batch):
+    for serialized in _batches([path], tf.identity):
         for value in serialized:
             yield _ids_of(tf.train.Example.FromString(value), path)
 
 
-def _batches(path: str, function: Callable[[Any], Any]) -> Iterator[np.ndarray]:
-    """What a function of TensorFlow makes of each batch [records] of serialized records.
+def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[np.ndarray]:
+    """What a function of TensorFlow makes of each batch [records] of records.
 
     Raises:
-        ValueError: the file is missing or damaged.
+        ValueError: a file is missing or damaged.
     """
     import tensorflow as tf
 
     graph = tf.Graph()  # its own graph and session: works with eager execution on and off
     with graph.as_default():
-        dataset = tf.data.TFRecordDataset(path).batch(_READ_BATCH).map(function)
-        batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+        file = tf.compat.v1.placeholder(tf.string, [])
+        dataset = tf.data.TFRecordDataset(file).batch(_READ_BATCH).map(function)
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        batch = iterator.get_next()
     with tf.compat.v1.Session(graph=graph) as session:
-        while True:
+        for path in paths:
             try:
-                result = session.run(batch)
+                session.run(iterator.initializer, {file: path})
+                while True:
+                    yield session.run(batch)
             except tf.errors.OutOfRangeError:
-                return
+                continue
             except tf.errors.OpError as error:
                 raise _unreadable(path, reason(error)) from error
-            yield result
 
 
 def _ids_of(example: Any, path: str) -> np.ndarray:

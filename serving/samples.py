@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
 
 import tensorflow as tf
 
@@ -11,10 +10,6 @@ from configs.schema import Config
 from data.tokenizers import Tokenizer, load_tokenizer
 from serving.engine import Engine, Sampling
 
-DEFAULT_PROMPT = (
-    "The night train had been standing at the little mountain station for an hour when the "
-    "conductor finally came through the cars and told us what was on the line."
-)
 SEPARATOR = "=" * 20
 
 
@@ -28,31 +23,6 @@ def tokenizer_of(config: Config) -> Tokenizer:
     if dataset is None:
         return load_tokenizer()
     return load_tokenizer(dataset.tokenizer_path, dataset.tokenizer_is_pretrained)
-
-
-def read_prompt(path: Optional[str], standard_input: Optional[str] = None) -> str:
-    """The prompt of a file, of standard input (``-``), or the built-in one (None).
-
-    The newline that editors put at the end of a file is not part of the prompt.
-
-    Raises:
-        ValueError: the file cannot be read as UTF-8.
-    """
-    if path is None:
-        return DEFAULT_PROMPT
-    if path == "-":
-        assert standard_input is not None
-        text = standard_input
-    else:
-        try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(
-                f"--prompt must be a readable UTF-8 text file; got {path} ({error}). Name a "
-                "file, or - for standard input."
-            ) from error
-    return text[:-1] if text.endswith("\n") else text
 
 
 def sample_texts(

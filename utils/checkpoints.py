@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
+import re
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from utils.errors import reason
+from utils.files import is_remote, names_in
 from utils.mesh_tensorflow import mtf
+
+LOGGER = logging.getLogger(__name__)
+FULLY_READ_BYTES = 2 * 2**30
+"""Checkpoints below this size are read whole before they are used, about 2 GB/s from memory."""
+
+_SAVED_FILE = re.compile(
+    r"model\.ckpt-(?P<step>\d+)\.(index|meta|data-\d{5}-of-\d{5})(?P<partial>\.tempstate\d+)?"
+)
+
+
+def step_in_name(path: str) -> Optional[int]:
+    """The step that ends the name of a checkpoint, ``model.ckpt-<step>``; None without one."""
+    match = re.search(r"-(\d+)$", path)
+    return int(match[1]) if match else None
 
 
 def latest_checkpoint(model_path: str) -> Optional[str]:
@@ -56,14 +74,20 @@ def _damaged(path: str, error: Exception) -> ValueError:
 
 
 def check_checkpoint(path: str) -> None:
-    """Raises ValueError naming the checkpoint if one of its data files is missing or cut short."""
+    """Raises ValueError naming the checkpoint if its data files are missing or damaged.
+
+    The reader compares the checksum of each tensor that it reads. Of a checkpoint of
+    ``FULLY_READ_BYTES`` or more only the first and the last one are read, which finds files that
+    are missing or cut short.
+    """
     try:
         reader = tf.train.load_checkpoint(path)
         shapes = reader.get_variable_to_shape_map()
-        # The reader opens the data files only on access; the last tensor of each is enough to
-        # find a file that is missing or shorter than the index says.
+        dtypes = reader.get_variable_to_dtype_map()
+        size = sum(math.prod(shapes[name]) * dtypes[name].size for name in shapes)
         for name in shapes:
-            if name.endswith("global_step") or name == max(shapes):
+            is_probe = name.endswith("global_step") or name == max(shapes)
+            if is_probe or size < FULLY_READ_BYTES:
                 reader.get_tensor(name)
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         # IndexError: what the reader makes of a file that ends early.
@@ -75,6 +99,35 @@ def check_checkpoint(path: str) -> None:
             f"checkpoint {path} must have {expected} data file(s); got {len(shards)}. "
             "Restore the missing ones from a copy."
         )
+
+
+def remove_partial_saves(model_path: str, newest: Optional[str]) -> None:
+    """Removes what saves that were killed have left; a checkpoint that is whole never goes.
+
+    These are files under temporary names, and files of a step past the newest listed checkpoint
+    whose index, which is written last, is missing. In local folders only: without the lock of a
+    run a save may be under way.
+
+    Args:
+        model_path: folder of the run, locked by this process.
+        newest: the newest checkpoint that the state file lists; None if there is none.
+    """
+    if is_remote(model_path):
+        return
+    listed = step_in_name(newest) if newest is not None else None
+    names = names_in(model_path)
+    removed = []
+    for name in names:
+        match = _SAVED_FILE.fullmatch(name)
+        if match is None:
+            continue
+        has_no_index = f"model.ckpt-{match['step']}.index" not in names
+        is_past = listed is not None and int(match["step"]) > listed
+        if match["partial"] or (has_no_index and is_past):
+            os.remove(os.path.join(model_path, name))
+            removed.append(name)
+    if removed:
+        LOGGER.info("removed what a killed save left in %s: %s", model_path, ", ".join(removed))
 
 
 def checkpoint_step(path: Optional[str]) -> int:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
+_ASSERTION = re.compile(r"assertion failed: \[(.*)\]")
+
 
 def reason(error: Exception) -> str:
     """The one line of an error that says what is wrong.
 
-    TensorFlow puts a header, the stack of the failed node and its name above that line.
+    TensorFlow puts a header, the stack of the failed node and its name above that line, and
+    brackets around the message of an assertion.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if line != "Graph execution error:"]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[nodes[-1] + 1 :] if nodes else lines
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    assertion = _ASSERTION.fullmatch(lines[0])
+    return assertion[1] if assertion else lines[0]

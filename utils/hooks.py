@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+from utils.checkpoints import step_in_name
 from utils.progress import Progress
 
 LOGGER = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ class NonFiniteLossError(RuntimeError):
 class FiniteLossGuard(tf.compat.v1.train.SessionRunHook):
     """Stops a run at the first step whose loss or gradient norm is not finite.
 
-    It must run before the hook that saves checkpoints, so that no bad weights are kept.
+    It must run before the hook that saves checkpoints, so that no weights past the bad step are
+    kept. A checkpoint of the step before is taken off the list of the state file.
 
     Args:
         model_path: folder of the run.
@@ -55,16 +57,38 @@ class FiniteLossGuard(tf.compat.v1.train.SessionRunHook):
             if not math.isfinite(values[key]):
                 raise NonFiniteLossError(
                     f"{meaning} must be finite; got {values[key]} at step {values['step']}. "
-                    f"Last good checkpoint: {self._last_good(values['step'])}. Continue from "
-                    "there with a lower lr, a longer warm-up or stronger gradient_clipping."
+                    f"{self._go_back(int(values['step']))} with a lower lr, a longer warm-up or "
+                    "stronger gradient_clipping."
                 )
 
-    def _last_good(self, bad_step: int) -> str:
-        """The newest checkpoint whose weights are older than those that gave the bad step."""
+    def _go_back(self, bad_step: int) -> str:
+        """Makes a resume start before the bad step's weights; says where, and what to do.
+
+        A checkpoint of the very weights that gave the bad step would give it again.
+        """
         state = tf.train.get_checkpoint_state(self._model_path)
-        paths = state.all_model_checkpoint_paths if state is not None else []
-        good = [path for path in paths if int(path.rsplit("-", 1)[1]) < bad_step - 1]
-        return good[-1] if good else "none"
+        paths = list(state.all_model_checkpoint_paths) if state is not None else []
+        steps = {path: step_in_name(path) for path in paths}
+        good = [path for path in paths if (step := steps[path]) is not None and step < bad_step - 1]
+        if not good:
+            return "Last good checkpoint: none. Start again with --new, and"
+        if state.model_checkpoint_path in good:
+            return f"Last good checkpoint: {good[-1]}. Continue from there"
+        bad = os.path.basename(state.model_checkpoint_path)
+        self._list(good)
+        return (
+            f"Last good checkpoint: {good[-1]}. Continue from there (a resume does: {bad}, which "
+            "gave this, is no longer listed)"
+        )
+
+    def _list(self, paths: list[str]) -> None:
+        """Rewrites the state file, in which the last path is the newest checkpoint."""
+        names = [os.path.basename(path) for path in paths]
+        state = tf.compat.v1.train.generate_checkpoint_state_proto("", names[-1], names)
+        path = os.path.join(self._model_path, "checkpoint")
+        with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
+            file.write(str(state))
+        tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)
 
 
 def drop_metrics_after(path: str, step: int) -> None:

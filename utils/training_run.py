@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -12,6 +11,7 @@ import tensorflow as tf
 from configs.schema import Config
 from utils.checkpoints import check_variables
 from utils.devices import session_config
+from utils.stored_config import config_path
 
 
 def make_estimator(config: Config, model_fn: Callable[..., Any], devices: Sequence[str]) -> Any:
@@ -65,43 +65,7 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
             }
             check_variables(self._checkpoint, shapes)
         tf.io.gfile.makedirs(self._config.model_path)
-        with tf.io.gfile.GFile(_config_path(self._config), "w") as file:
+        path = config_path(self._config.model_path)
+        with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
             file.write(json.dumps(self._config.to_json_dict(), indent=2) + "\n")
-
-
-def _config_path(config: Config) -> str:
-    return os.path.join(config.model_path, "config.json")
-
-
-def check_resumed_config(config: Config) -> None:
-    """Refuses to go on with another batch size, which would skip or repeat data.
-
-    Raises:
-        ValueError: ``model_path/config.json`` has another train_batch_size.
-    """
-    path = _config_path(config)
-    if not tf.io.gfile.exists(path):  # a checkpoint that was brought along from elsewhere
-        return
-    with tf.io.gfile.GFile(path) as file:
-        before = json.loads(file.read()).get("train_batch_size")
-    if before not in (None, config.train_batch_size):
-        raise ValueError(
-            f"train_batch_size must stay {before} when a run is resumed, since the step tells how "
-            f"much of the data was read; got {config.train_batch_size}. Set it back, or start "
-            "with another model_path."
-        )
-
-
-def delete_run(model_path: str) -> None:
-    """Removes the folder of a run.
-
-    Raises:
-        ValueError: the folder is no run, so that a mistaken model_path deletes nothing.
-    """
-    names = set(tf.io.gfile.listdir(model_path))
-    if names and not names & {"checkpoint", "config.json", "graph.pbtxt"}:
-        raise ValueError(
-            f"--new must only delete the folder of a run; got {model_path}, which holds no "
-            "checkpoint and no config.json. Correct model_path, or empty the folder yourself."
-        )
-    tf.io.gfile.rmtree(model_path)
+        tf.io.gfile.rename(f"{path}.tmp", path, overwrite=True)

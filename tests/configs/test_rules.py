@@ -232,6 +232,18 @@ def test_rules_of_features_to_come_are_checked_already(changes, expected):
     assert expected in problems(**changes)
 
 
+@pytest.mark.parametrize("path", ["runs/a[b]", "runs/*", "runs?/a", "runs\\\\a", "[", "gs://b/a*"])
+def test_a_model_path_is_no_pattern(path):
+    with pytest.raises(ConfigError, match="model_path: must not contain ") as caught:
+        parse_config(VALID | {"model_path": path})
+    assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize("path", ["runs/a b", "runs/{a,b}", "runs/ü]", "gs://bucket/a-1", "a'#%:"])
+def test_a_model_path_may_have_other_characters(path):
+    assert parse_config(VALID | {"model_path": path}).model_path == path
+
+
 def test_rules_name_keys_that_exist():
     named = set().union(*(rule.keys for rule in RULES))
     assert named <= set(Config.model_fields)

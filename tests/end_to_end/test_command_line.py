@@ -209,7 +209,7 @@ def test_predict_into_a_missing_folder_is_refused_at_once(workshop, program):
 def test_new_deletes_nothing_when_the_rest_is_refused(workshop, program):
     folder = workshop.run_folder("not_deleted")
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text((workshop.folder / "base.json").read_text())
     words = ["--new", "--yes", "--prompt", "absent"]
     result = program("--model", workshop.config("not_deleted"), *words)
     assert result.code == 2

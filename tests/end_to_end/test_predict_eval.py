@@ -14,7 +14,8 @@ from data.records import read_records
 from data.tokenizers import load_tokenizer
 from model_fns import Placement
 from serving.engine import Engine, Sampling
-from serving.samples import read_prompt, sample_texts
+from serving.prompts import read_prompt
+from serving.samples import sample_texts
 from tests.end_to_end.workshop import N_CTX, STEPS, STEPS_PER_CHECKPOINT, Result, once
 from utils.mesh import MeshLayout
 
@@ -159,8 +160,20 @@ def test_other_layers_than_the_checkpoint_are_named(trained, workshop, program):
     assert result.code == 2
     assert result.out == ""
     message = result.err.splitlines()[-1]
-    assert f"checkpoint runs/trained/model.ckpt-{STEPS} must hold the variables of" in message
-    assert "gpt2/h2/" in message
+    assert message == (
+        "main.py: error: the model must stay that of runs/trained/config.json, with which the "
+        'weights were trained; got n_layer 3 (was 2), attention_types null (was [[["global", '
+        '"local"], 1]]). Set it back, or use another model_path.'
+    )
+
+
+@pytest.mark.parametrize("mode", ["--eval", "--predict"])
+def test_weights_of_equal_shapes_are_not_taken_for_another_model(trained, program, mode):
+    words = ["--set", "n_head=7", "--set", "activation_function=relu"]
+    result = program("--model", "trained.json", mode, *words)
+    assert result.code == 2
+    assert result.out == ""
+    assert 'got n_head 7 (was 2), activation_function "relu" (was "gelu")' in result.err
 
 
 # ---- generation --------------------------------------------------------------------------------

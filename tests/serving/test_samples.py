@@ -6,9 +6,7 @@ import pytest
 
 from serving.engine import Completion, Sampling
 from serving.samples import (
-    DEFAULT_PROMPT,
     format_samples,
-    read_prompt,
     sample_texts,
     tokenizer_of,
     write_predictions,
@@ -42,42 +40,6 @@ class EchoEngine:
             [Completion(ids, ids[-1:] * (number + 1), False) for number in range(samples)]
             for ids in fitted
         ]
-
-
-def test_prompt_of_a_file(tmp_path):
-    file = tmp_path / "prompt.txt"
-    for content, prompt in [
-        ("Once", "Once"),
-        ("Once\n", "Once"),
-        ("Once\n\n", "Once\n"),
-        ("  Grüße 雪\nzwei", "  Grüße 雪\nzwei"),
-        ("", ""),
-    ]:
-        file.write_text(content, encoding="utf-8")
-        assert read_prompt(str(file)) == prompt
-
-
-def test_prompt_of_standard_input_and_the_built_in_one():
-    assert read_prompt("-", "Once upon\n") == "Once upon"
-    assert read_prompt(None) == DEFAULT_PROMPT
-    assert len(DEFAULT_PROMPT.split()) > 20
-
-
-def test_prompt_that_cannot_be_read(tmp_path):
-    missing = str(tmp_path / "missing.txt")
-    with pytest.raises(ValueError) as caught:
-        read_prompt(missing)
-    text = str(caught.value)
-    assert text.startswith(f"--prompt must be a readable UTF-8 text file; got {missing} (")
-    assert text.endswith("). Name a file, or - for standard input.")
-    assert "No such file" in text
-
-    binary = tmp_path / "latin.txt"
-    binary.write_bytes("Grüße".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"readable UTF-8 text file; got .*latin\.txt .*decode"):
-        read_prompt(str(binary))
-    with pytest.raises(ValueError, match="readable UTF-8 text file"):
-        read_prompt(str(tmp_path))
 
 
 def test_samples_begin_with_the_prompt():

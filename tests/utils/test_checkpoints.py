@@ -19,6 +19,7 @@ from utils.checkpoints import (
     check_variables,
     checkpoint_step,
     latest_checkpoint,
+    remove_partial_saves,
 )
 
 VALUES = {
@@ -107,6 +108,29 @@ def test_data_file_that_is_cut_short(two_files, kept):
     assert f"checkpoint {two_files}/model.ckpt-12 must be readable; got: " in refused(two_files)
 
 
+@pytest.mark.parametrize("name", VALUES)
+def test_a_changed_byte_in_any_variable_is_found(run, name):
+    """Not only in weights: optimizer slots are first read when a run is resumed."""
+    file = run / "model.ckpt-8.data-00000-of-00001"
+    content = file.read_bytes()
+    start = content.index(VALUES[name].tobytes()[:240])
+    file.write_bytes(content[: start + 100] + b"!" + content[start + 101 :])
+    text = refused(run)
+    assert f"checkpoint {run}/model.ckpt-8 must be readable; got: " in text
+    assert "hecksum" in text
+
+
+def test_large_checkpoints_are_not_read_whole(run, monkeypatch):
+    monkeypatch.setattr("utils.checkpoints.FULLY_READ_BYTES", 1000)
+    file = run / "model.ckpt-8.data-00000-of-00001"
+    content = file.read_bytes()
+    start = content.index(VALUES["gpt2/h0/attn/q"].tobytes()[:240])
+    file.write_bytes(content[: start + 100] + b"!" + content[start + 101 :])
+    check_checkpoint(str(run / "model.ckpt-8"))
+    file.write_bytes(content[:-1])
+    assert "must be readable; got: " in refused(run)
+
+
 def test_missing_index(run):
     (run / "model.ckpt-8.index").unlink()
     assert refused(run) == (
@@ -190,3 +214,49 @@ def test_checkpoints_that_no_state_file_names_are_not_overwritten(tmp_path):
     (tmp_path / "model.ckpt-7.index").write_bytes(b"")
     with pytest.raises(ValueError, match=r"must name the newest checkpoint; got none beside model"):
         latest_checkpoint(str(tmp_path))
+
+
+# --- what killed saves leave -----------------------------------------------------------------
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_what_killed_saves_left_is_removed(run, caplog):
+    caplog.set_level("INFO")
+    whole = names_in(run)
+    left = [
+        "model.ckpt-12.data-00000-of-00001",  # the index was never written
+        "model.ckpt-12.index.tempstate77",
+        "model.ckpt-13.data-00000-of-00001.tempstate1234567890123456789",
+        "model.ckpt-3.data-00000-of-00001.tempstate5",  # of a kill long ago
+    ]
+    for name in left:
+        (run / name).write_bytes(b"half")
+    remove_partial_saves(str(run), latest_checkpoint(str(run)))
+    assert names_in(run) == whole
+    assert caplog.messages == [f"removed what a killed save left in {run}: {', '.join(left)}"]
+    remove_partial_saves(str(run), latest_checkpoint(str(run)))
+    assert len(caplog.messages) == 1
+
+
+def test_whole_checkpoints_and_other_files_stay(run):
+    write_checkpoint(run, VALUES, step=20)  # whole, and not listed: killed before the state
+    (run / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-8"\n')
+    (run / "model.ckpt-3.index").unlink()  # not newer than what is listed
+    for name in ("model.ckpt-99.data-00000-of-00001.bak", "old.tempstate1", "model.ckpt-99"):
+        (run / name).write_bytes(b"")
+    before = names_in(run)
+    remove_partial_saves(str(run), str(run / "model.ckpt-8"))
+    assert names_in(run) == before
+
+
+def test_without_a_listed_checkpoint_data_files_stay(tmp_path):
+    """They may be half of a checkpoint that is being copied there."""
+    (tmp_path / "model.ckpt-12.data-00000-of-00001").write_bytes(b"")
+    (tmp_path / "model.ckpt-0.data-00000-of-00001.tempstate9").write_bytes(b"")
+    remove_partial_saves(str(tmp_path), None)
+    assert names_in(tmp_path) == ["model.ckpt-12.data-00000-of-00001"]
+    remove_partial_saves(str(tmp_path), str(tmp_path / "pretrained"))
+    assert names_in(tmp_path) == ["model.ckpt-12.data-00000-of-00001"]

@@ -17,6 +17,10 @@ corrupted record at 188
     [
         (FAILED_NODE, "corrupted record at 188"),
         ("loss must be finite; got nan.\nmore", "loss must be finite; got nan."),
+        (
+            "Graph execution error:\n\nassertion failed: [ids in [0, 5)]\n\t [[node]]",
+            "ids in [0, 5)",
+        ),
         ("", "RuntimeError"),
     ],
 )

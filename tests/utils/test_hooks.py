@@ -6,6 +6,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from utils.hooks import (
     AfterSave,
@@ -124,18 +125,56 @@ def test_a_step_that_is_not_finite_ends_the_run(tmp_path, bad, message):
     assert str(caught.value).startswith(expected)
 
 
+def fail_at_step_8(folder):
+    with pytest.raises(NonFiniteLossError) as caught:
+        FiniteLossGuard(str(folder)).after_run(None, values(8, loss=float("nan")))
+    return str(caught.value)
+
+
+def listed(folder):
+    state = tf.train.get_checkpoint_state(str(folder))
+    return [os.path.basename(path) for path in state.all_model_checkpoint_paths]
+
+
 @pytest.mark.parametrize(
-    ("steps", "good"), [([0, 3, 7], "model.ckpt-3"), ([7], "none"), ([6, 8], "model.ckpt-6")]
+    ("steps", "good"),
+    [([0, 3, 7], [0, 3]), ([3, 7], [3]), ([0, 3, 7, 8], [0, 3])],
 )
-def test_weights_that_give_the_bad_loss_are_no_good_checkpoint(tmp_path, steps, good):
+def test_a_checkpoint_of_the_bad_weights_is_not_resumed_from(tmp_path, steps, good):
+    """Step 8 was made with the weights after 7 updates: they would give it again."""
     write_state(tmp_path, steps)
-    with pytest.raises(NonFiniteLossError, match=f"Last good checkpoint: .*{good}. Continue"):
-        FiniteLossGuard(str(tmp_path)).after_run(None, values(8, loss=float("nan")))
+    message = fail_at_step_8(tmp_path)
+    newest = f"{tmp_path}/model.ckpt-{good[-1]}"
+    assert message == (
+        f"loss must be finite; got nan at step 8. Last good checkpoint: {newest}. Continue from "
+        f"there (a resume does: model.ckpt-{steps[-1]}, which gave this, is no longer listed) "
+        "with a lower lr, a longer warm-up or stronger gradient_clipping."
+    )
+    assert listed(tmp_path) == [f"model.ckpt-{step}" for step in good]
+    assert tf.train.get_checkpoint_state(str(tmp_path)).model_checkpoint_path == newest
+    assert str(tmp_path) not in (tmp_path / "checkpoint").read_text()  # the folder may be moved
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize("steps", [[7], [8]])
+def test_without_a_good_checkpoint_the_list_stays(tmp_path, steps):
+    write_state(tmp_path, steps)
+    before = (tmp_path / "checkpoint").read_text()
+    assert "Last good checkpoint: none. Start again with --new, and with" in fail_at_step_8(
+        tmp_path
+    )
+    assert (tmp_path / "checkpoint").read_text() == before
+
+
+def test_names_without_a_step_are_no_good_checkpoint(tmp_path):
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "model"\nall_model_checkpoint_paths: "model"\n'
+    )
+    assert "Last good checkpoint: none. " in fail_at_step_8(tmp_path)
 
 
 def test_without_a_checkpoint_there_is_none_to_name(tmp_path):
-    with pytest.raises(NonFiniteLossError, match=r"Last good checkpoint: none\. "):
-        FiniteLossGuard(str(tmp_path)).after_run(None, values(8, loss=float("nan")))
+    assert "Last good checkpoint: none. " in fail_at_step_8(tmp_path)
 
 
 # ---- signals -----------------------------------------------------------------------------------

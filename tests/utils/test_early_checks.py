@@ -1,0 +1,70 @@
+"""Flags and globs that are refused before anything slow begins."""
+
+import os
+
+import pytest
+
+from tests.support import make_config
+from utils.early_checks import check_evaluation_files, check_output_file, check_run_id
+
+
+@pytest.mark.parametrize("run_id", [None, "7", "run 7", "2024-01-31_é", "..", "x" * 100])
+def test_ids_that_fit_into_a_file_name(run_id):
+    check_run_id(run_id)
+
+
+@pytest.mark.parametrize("run_id", ["a/b", "/", "", "a\nb", "a\0b", "x" * 101])
+def test_ids_that_do_not(run_id):
+    with pytest.raises(ValueError, match="--sacred_id must be 1 to 100 characters") as caught:
+        check_run_id(run_id)
+    assert "\n" not in str(caught.value)
+
+
+def test_output_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.txt").write_text("")
+    for path in (None, "new.txt", "old.txt", str(tmp_path / "new.txt"), "/dev/stdout"):
+        check_output_file(path)
+    for path, message in [
+        (".", "--out must name a file; got the folder .. Add the name of a file."),
+        (f"{tmp_path}/", f"--out must name a file; got the folder {tmp_path}/. Add"),
+        ("", "--out must name a file; got an empty name"),
+        ("absent/new.txt", "--out must be in a folder that exists; got absent/new.txt"),
+        ("old.txt/new.txt", "--out must be in a folder that exists; got old.txt/new.txt"),
+    ]:
+        with pytest.raises(ValueError) as caught:
+            check_output_file(path)
+        assert str(caught.value).startswith(message)
+    monkeypatch.setattr(os, "access", lambda *unused: False)
+    with pytest.raises(ValueError, match=r"must be a file that can be written; got old\.txt"):
+        check_output_file("old.txt")
+
+
+def config_of(*globs):
+    datasets = [["train_*", glob, 1, "documents_random", 1.0] for glob in globs]
+    return make_config(datasets=datasets)
+
+
+def test_evaluation_records_that_may_be_there(tmp_path):
+    (tmp_path / "eval_0_3.tfrecords").write_text("")
+    (tmp_path / ".eval_1_3.tfrecords").write_text("")
+    for name in ("eval_*", "eval_0_3.tfrecords", "*", "?eval*", "eval_[0-9]*", r"\eval_0*"):
+        check_evaluation_files(config_of(str(tmp_path / name)))
+    check_evaluation_files(config_of(f"{tmp_path}*/ev*"))  # left to the reader
+    check_evaluation_files(config_of("gs://bucket/eval_*"))
+    check_evaluation_files(config_of(None, str(tmp_path / "eval_*")))
+
+
+@pytest.mark.parametrize("pattern", ["nowhere/eval_*", "eval_*", "empty/[a-z]*"])
+def test_evaluation_records_that_are_not_there(tmp_path, monkeypatch, pattern):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train_0_3.tfrecords").write_text("")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError) as caught:
+        check_evaluation_files(config_of(pattern))
+    assert f"must match at least one record file; got none for {pattern}. " in str(caught.value)
+
+
+def test_no_evaluation_records_at_all():
+    with pytest.raises(ValueError, match="at least one dataset with an eval_path; got none"):
+        check_evaluation_files(config_of(None))

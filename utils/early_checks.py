@@ -1,0 +1,82 @@
+"""What flags and data paths must be, as far as it can be told before TensorFlow is imported."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from typing import Optional
+
+from configs.errors import shown
+from configs.schema import Config
+from utils.files import is_remote
+
+_RUN_ID = re.compile(r"[^/\x00-\x1f\x7f]{1,100}")
+_PATTERN = re.compile(r"[*?\[\\]")
+_READ_DIFFERENTLY = re.compile(r"[\[\\]")  # by TensorFlow's globs and by fnmatch
+
+
+def check_run_id(run_id: Optional[str]) -> None:
+    """Refuses an id that cannot be part of a file name.
+
+    Raises:
+        ValueError: that.
+    """
+    if run_id is not None and not _RUN_ID.fullmatch(run_id):
+        raise ValueError(
+            "--sacred_id must be 1 to 100 characters without / or control characters, since it "
+            f"becomes part of file names; got {shown(run_id)}. Change it."
+        )
+
+
+def check_output_file(path: Optional[str]) -> None:
+    """Refuses a file that could not be written, before anything is computed for it.
+
+    Raises:
+        ValueError: that.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise ValueError(f"--out must be in a folder that exists; got {path}. Make it.")
+    if not path or os.path.isdir(path):
+        raise ValueError(
+            f"--out must name a file; got {f'the folder {path}' if path else 'an empty name'}. "
+            "Add the name of a file."
+        )
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise ValueError(
+            f"--out must be a file that can be written; got {path}. Change its permissions, or "
+            "name another file."
+        )
+
+
+def check_evaluation_files(config: Config) -> None:
+    """Refuses to evaluate without records, as far as local globs tell; the reader sees the rest.
+
+    Raises:
+        ValueError: no dataset has an eval_path, or one matches no file.
+    """
+    sources = [source for source in config.sources if source.eval_glob]
+    if not sources:
+        raise ValueError(
+            "datasets must name at least one dataset with an eval_path; got none. Add one to the "
+            "config."
+        )
+    for source in sources:
+        if not _may_match(str(source.eval_glob)):
+            raise ValueError(
+                f"dataset {source.id} must match at least one record file; got none for "
+                f"{source.eval_glob}. Make records with data/create_tfrecords.py or correct the "
+                "dataset config's eval_path."
+            )
+
+
+def _may_match(pattern: str) -> bool:
+    """Whether TensorFlow may find a file for a glob."""
+    folder, name = os.path.split(pattern)
+    if is_remote(pattern) or _PATTERN.search(folder):
+        return True
+    names = os.listdir(folder or ".") if os.path.isdir(folder or ".") else []
+    return bool(names if _READ_DIFFERENTLY.search(name) else fnmatch.filter(names, name))
