@@ -1,19 +1,27 @@
-"""Gradients to updates: learning-rate schedules, clipping, Adam.
+"""Gradients to updates: learning-rate schedules, clipping, and the step of every variable.
 
 Numbers follow GPT-Neo's, on which released runs rely: no bias correction in Adam, and decoupled
-weight decay on every variable whose name holds neither ``norm`` nor ``bias``.
+weight decay on every variable whose name holds neither ``norm`` nor ``bias``. The formulas of the
+optimizers are in update_rules/.
+
+With ``optimizer_shard_axis`` each processor along that mesh axis holds the optimizer slots of a
+part of every variable and updates that part alone (Rajbhandari et al. 2020, ZeRO stage 1).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
 from configs.schema import Config
 from models.kernels.operation import kernel
+from update_rules.adafactor import adafactor, second_moment_decay
+from update_rules.adam import adam
+from update_rules.parameter import Parameter, Update
+from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
 FINAL_FRACTION = 0.1  # of the peak rate, where the decay ends; GPT-3 paper, appendix B
@@ -60,30 +68,61 @@ class Updates(NamedTuple):
     Attributes:
         operations: assignments of weights and optimizer slots.
         gradient_norm: global norm before clipping, float32 scalar.
+        gradient_norms: norm of each variable's gradient before clipping, float32 scalars by the
+            variable's name.
     """
 
     operations: list[mtf.Operation]
     gradient_norm: mtf.Tensor
-
-
-def global_norm(gradients: Sequence[mtf.Tensor]) -> mtf.Tensor:
-    """Square root of the sum of all squared elements, float32 scalar."""
-    return mtf.sqrt(mtf.add_n([mtf.reduce_sum(mtf.square(gradient)) for gradient in gradients]))
+    gradient_norms: dict[str, mtf.Tensor]
 
 
 def _clip_factor(norm: mtf.Tensor, clip: Optional[float]) -> mtf.Tensor:
-    """What every gradient is multiplied by (Pascanu, Mikolov and Bengio 2013)."""
-    if clip is None:
-        return mtf.constant(norm.mesh, 1.0, dtype=norm.dtype)
-    limit = mtf.constant(norm.mesh, clip, dtype=norm.dtype)
-    return limit / mtf.maximum(norm, limit)
+    """What every gradient is multiplied by (Pascanu, Mikolov and Bengio 2013).
+
+    It is there when the norm is, even if it does not depend on its value.
+    """
+
+    def factor(norm: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([norm]):
+            one = tf.constant(1.0, norm.dtype)
+            return tf.identity(one) if clip is None else clip / tf.maximum(norm, clip)
+
+    return kernel(
+        factor, [norm], [(norm.shape, norm.dtype)], (), "clip_factor", differentiable=False
+    )[0]
+
+
+def _after(x: mtf.Tensor, earlier: mtf.Tensor) -> mtf.Tensor:
+    """``x``, but not before ``earlier`` is there; mtf.depend does not work on TPUs."""
+
+    def wait(x: tf.Tensor, earlier: tf.Tensor) -> tf.Tensor:
+        with tf.control_dependencies([earlier]):
+            return tf.identity(x)
+
+    return kernel(
+        wait, [x, earlier], [(x.shape, x.dtype)], x.shape.dims, "after", differentiable=False
+    )[0]
+
+
+def _reshaped(x: mtf.Tensor, shape: mtf.Shape) -> mtf.Tensor:
+    return x if x.shape == shape else mtf.reshape(x, shape)
+
+
+def _update_rule(mesh: mtf.Mesh, step: tf.Tensor, config: Config) -> Callable[[Parameter], Update]:
+    if config.opt_name == "adam":
+        return lambda parameter: adam(parameter, config)
+    decay = mtf.import_tf_tensor(mesh, second_moment_decay(config, step), mtf.Shape([]))
+    return lambda parameter: adafactor(parameter, decay, config)
 
 
 def build_updates(
     variables: Sequence[mtf.Variable],
     gradients: Sequence[mtf.Tensor],
     rate: mtf.Tensor,
+    step: tf.Tensor,
     config: Config,
+    mesh_layout: MeshLayout,
 ) -> Updates:
     """Clips the gradients and applies the optimizer.
 
@@ -91,82 +130,32 @@ def build_updates(
         variables: to be trained.
         gradients: float32, one per variable and of its dims.
         rate: learning rate, float32 scalar.
+        step: integer scalar, the global step before the update.
         config: optimizer settings.
+        mesh_layout: how the graph will be split; it decides the dims of optimizer slots.
     """
-    norm = global_norm(gradients)
+    assert all(gradient.dtype == tf.float32 for gradient in gradients)
+    # A split slot needs the matching part of the summed gradient: from here on no processor
+    # holds the rest of it.
+    parts = [
+        _reshaped(gradient, mesh_layout.slot_shape(variable.shape))
+        for variable, gradient in zip(variables, gradients)
+    ]
+    squares = [mtf.reduce_sum(mtf.square(part)) for part in parts]
+    norm = mtf.sqrt(mtf.add_n(squares))
     # Weights are updated in place, while other operations of the step may still read them: no
     # update may start before all gradients are there. The norm depends on all of them.
-    factor = mtf.depend(_clip_factor(norm, config.gradient_clipping), [norm])
+    factor = _clip_factor(norm, config.gradient_clipping)
+    update_rule = _update_rule(norm.mesh, step, config)
     operations: list[mtf.Operation] = []
-    for variable, gradient in zip(variables, gradients):
-        operations += adam_update(variable, gradient, factor, rate, config)
-    return Updates(operations, norm)
-
-
-def adam_update(
-    variable: mtf.Variable,
-    gradient: mtf.Tensor,
-    factor: mtf.Tensor,
-    rate: mtf.Tensor,
-    config: Config,
-) -> list[mtf.Operation]:
-    """One Adam step with decoupled weight decay, without bias correction.
-
-    Args:
-        variable: any dims.
-        gradient: of the same dims, float32.
-        factor: what the gradient is multiplied by; it must depend on all gradients.
-        rate: learning rate, float32 scalar.
-        config: beta1, beta2, epsilon, weight_decay.
-
-    Returns:
-        The assignments of the variable and of its slots ``<name>/adam_m`` and ``<name>/adam_v``.
-
-    Source: Kingma and Ba 2015, algorithm 1 without the bias terms; Loshchilov and Hutter 2019
-    for the decoupled decay.
-    """
-    moments = [
-        mtf.get_variable(
-            variable.mesh,
-            f"{variable.name}/{slot}",
-            variable.shape,
-            dtype=tf.float32,
-            initializer=tf.compat.v1.zeros_initializer(),
-            trainable=False,
-        )
-        for slot in ("adam_m", "adam_v")
-    ]
-    decay = config.weight_decay if decays(variable.name, config) else 0.0
-
-    def step(
-        weight: tf.Tensor,
-        first: tf.Tensor,
-        second: tf.Tensor,
-        gradient: tf.Tensor,
-        factor: tf.Tensor,
-        rate: tf.Tensor,
-    ) -> tuple[tf.Tensor, ...]:
-        # Nothing of this may start before all gradients are there: products of the old moments
-        # would otherwise be made early and held through the whole step.
-        with tf.control_dependencies([factor]):
-            gradient *= factor
-            first = config.beta1 * first + (1.0 - config.beta1) * gradient
-            second = config.beta2 * second + (1.0 - config.beta2) * tf.square(gradient)
-            update = first / (tf.sqrt(second) + config.epsilon)
-            if decay:
-                update += decay * weight
-            return update * rate, first, second
-
-    update, first, second = kernel(
-        step,
-        [variable.value, *moments, gradient, factor, rate],
-        [(variable.shape, tf.float32)] * 3,
-        splittable=variable.shape.dims,
-        name="adam",
-        differentiable=False,
-    )
-    return [
-        mtf.assign_sub(variable, update),
-        mtf.assign(moments[0], first),
-        mtf.assign(moments[1], second),
-    ]
+    for variable, part in zip(variables, parts):
+        weight = variable.value
+        if part.shape != variable.shape:
+            # Parts of the weights are copies: not to be made at the start of the step.
+            weight = mtf.reshape(_after(weight, norm), part.shape)
+        decay = config.weight_decay if decays(variable.name, config) else 0.0
+        update = update_rule(Parameter(variable.name, weight, part, factor, rate, decay))
+        operations.append(mtf.assign_sub(variable, _reshaped(update.amount, variable.shape)))
+        operations += update.slots
+    norms = {v.name: mtf.sqrt(square) for v, square in zip(variables, squares)}
+    return Updates(operations, norm, norms if config.log_grads else {})

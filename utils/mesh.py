@@ -9,6 +9,9 @@ from typing import Any
 from configs.schema import Config
 from utils.mesh_tensorflow import mtf, placement_mesh_impl
 
+SLOT_PART = "optimizer_shard"
+"""Name of the dimension along which optimizer slots, but not the weights, are split."""
+
 
 @dataclass(frozen=True)
 class MeshLayout:
@@ -25,7 +28,10 @@ class MeshLayout:
     @classmethod
     def from_config(cls, config: Config) -> MeshLayout:
         """The mesh and layout of ``config``."""
-        return cls(config.mesh_axes, config.layout_rules)
+        rules = config.layout_rules
+        if config.optimizer_shard_axis is not None:
+            rules += ((SLOT_PART, config.optimizer_shard_axis),)
+        return cls(config.mesh_axes, rules)
 
     def without(self, dims: Collection[str]) -> MeshLayout:
         """The same mesh with a layout that does not split ``dims``."""
@@ -52,6 +58,27 @@ class MeshLayout:
     def slices(self, dim: Any) -> int:
         """Into how many pieces the layout cuts ``dim``."""
         return mtf.tensor_dim_to_mesh_dim_size(self.layout, self.mesh_shape, dim)
+
+    def slot_shape(self, shape: Any) -> Any:
+        """Dims of the optimizer slots of a variable.
+
+        With an axis for the slots, the largest dimension that is whole and that the axis divides
+        is renamed to one that is split over it. Vectors and variables that are split over the
+        axis already keep their dims.
+
+        Args:
+            shape: mtf.Shape of the variable.
+        """
+        rules = dict(self.rules)
+        axis = rules.get(SLOT_PART, "")
+        pieces = dict(self.axes).get(axis, 1)
+        if pieces == 1 or shape.ndims < 2 or axis in map(rules.get, shape.dimension_names):
+            return shape
+        fitting = [dim for dim in shape.dims if self.slices(dim) == 1 and dim.size % pieces == 0]
+        if not fitting:
+            return shape
+        largest = max(fitting, key=lambda dim: dim.size)
+        return shape.rename_dimension(largest.name, SLOT_PART)
 
     def placement(self, devices: list[str]) -> Any:
         """A PlacementMeshImpl on ``devices``, one per processor."""

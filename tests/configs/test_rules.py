@@ -30,6 +30,7 @@ VALID = {
     "train_steps": 13,
     "datasets": [DATASET],
 }
+MASKED = {"mlm_training": True, "mlm_mask_id": 2}
 
 
 def problems(**changes):
@@ -103,6 +104,11 @@ def test_the_base_config_is_clean():
             {"top_k": 0},
             "top_k: must be at least 1, or -2 for a tenth of the vocabulary (got 0); "
             "set it to null to sample among all tokens",
+        ),
+        (
+            {"mesh_shape": "x:2,y:1", "optimizer_shard_axis": "z"},
+            'optimizer_shard_axis: must be an axis of mesh_shape x:2,y:1 (got "z"); use x or y, '
+            "or remove it",
         ),
         (
             {"mesh_shape": "x:0"},
@@ -226,6 +232,25 @@ def test_rules(changes, expected):
             {"mlm_training": True, "mlm_mask_id": 105},
             "mlm_mask_id: must be below n_vocab 105 (got 105); change it or raise n_vocab",
         ),
+        (
+            MASKED | {"mlm_cls_token_id": 2},
+            "mlm_mask_id: must differ from mlm_cls_token_id (got 2); change one of them",
+        ),
+        (
+            MASKED | {"mlm_mask_ignore_ids": [3, 105, 200]},
+            "mlm_mask_ignore_ids: must be below n_vocab 105 (got [105, 200]); remove them or raise "
+            "n_vocab",
+        ),
+        (
+            MASKED | {"predict_steps": 2},
+            "predict_steps: must not be set with mlm_training, a masked model does not continue "
+            "text (got 2); remove it",
+        ),
+        (
+            MASKED | {"eval_tasks": ["lambada"]},
+            "eval_tasks: must not be set with mlm_training, a masked model does not continue "
+            'text (got ["lambada"]); remove it',
+        ),
     ],
 )
 def test_rules_of_features_to_come_are_checked_already(changes, expected):
@@ -290,10 +315,35 @@ ACTIVE = {
 }
 
 
+SHARDS = {"train_batch_size": 6, "mesh_shape": "x:2,y:3", "optimizer_shard_axis": "x"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "effective"),
+    [
+        ({"layout": "batch:x"}, True),
+        ({"layout": "batch:x,embd:y"}, True),
+        ({"layout": "batch:x,embd:y", "n_embd": 25, "mesh_shape": "x:2,y:5"}, True),
+        ({"layout": "batch:x", "mesh_shape": "x:1,y:3"}, False),
+        ({"layout": "batch:x", "mesh_shape": "x:7", "train_batch_size": 7}, True),  # n_vocab
+        ({"layout": "", "mesh_shape": "x:11"}, False),
+        ({"layout": "embd:x", "mesh_shape": "x:2"}, False),
+        ({"layout": "heads:x,vocab:x,intermediate_expanded:x", "mesh_shape": "x:5"}, False),
+    ],
+    ids=str,
+)
+def test_optimizer_shards_that_split_nothing_are_told(changes, effective):
+    found = [line for line in warnings(**SHARDS | changes) if line.startswith("optimizer_shard")]
+    expected = (
+        "optimizer_shard_axis: has no effect, layout and the size of the mesh axis leave no "
+        'variable to split (got "x"); remove it'
+    )
+    assert found == ([] if effective else [expected])
+
+
 @pytest.mark.parametrize("feature", UNBUILT_FEATURES, ids=lambda feature: feature.key)
 def test_unbuilt_features_are_refused(feature):
-    extra = {"mlm_mask_id": 2} if feature.key == "mlm_training" else {}
-    (found,) = problems(**{feature.key: ACTIVE[feature.key]}, **extra)
+    (found,) = problems(**{feature.key: ACTIVE[feature.key]})
     assert found.startswith(f"{feature.key}: is not built yet (got ")
     assert found.endswith(f"; remove it or set it to {feature.off_value}")
 
@@ -340,6 +390,10 @@ def test_a_misspelt_key_is_refused_even_when_it_is_null():
     ("changes", "expected"),
     [
         (
+            {"ada_decay_rate": 0.1},
+            "ada_decay_rate: has no effect, opt_name is not adafactor (got 0.1); remove it",
+        ),
+        (
             {"local_attention_radius": 256},
             "local_attention_radius: has no effect, no layer has local attention (got 256); "
             "remove it",
@@ -356,6 +410,14 @@ def test_a_misspelt_key_is_refused_even_when_it_is_null():
         (
             {"mlm_mask_id": 3},
             "mlm_mask_id: has no effect, mlm_training is false (got 3); remove it",
+        ),
+        (
+            MASKED | {"top_p": 0.9},
+            "top_p: has no effect, mlm_training is true (got 0.9); remove it",
+        ),
+        (
+            {"entmax_loss": True, "z_loss": 0.0001},
+            "z_loss: has no effect, entmax_loss is true (got 0.0001); remove it",
         ),
         (
             {"lr_decay_end": 9},

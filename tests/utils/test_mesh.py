@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import make_config
-from utils.mesh import MeshLayout
+from utils.mesh import SLOT_PART, MeshLayout
 from utils.mesh_tensorflow import mtf
 
 
@@ -50,3 +50,28 @@ def test_placement_needs_one_device_per_processor(pod):
 def test_equal_layouts_are_equal_values(pod):
     assert pod == MeshLayout(pod.axes, pod.rules)
     assert hash(pod) == hash(MeshLayout(pod.axes, pod.rules))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"vocab": 22, "embd": 16}, "vocab=22, optimizer_shard=16"),  # vocab is split over y
+        ({"embd": 16, "heads": 24}, "embd=16, optimizer_shard=24"),
+        ({"heads": 24, "embd": 16}, "optimizer_shard=24, embd=16"),
+        ({"heads": 25, "embd": 16}, "heads=25, optimizer_shard=16"),
+        ({"heads": 25, "embd": 15}, "heads=25, embd=15"),
+        ({"batch": 16, "embd": 16}, "batch=16, embd=16"),  # uses the axis already
+        ({"embd": 16}, "embd=16"),
+    ],
+    ids=str,
+)
+def test_dims_of_optimizer_slots(pod, sizes, expected):
+    shape = mtf.Shape([mtf.Dimension(name, size) for name, size in sizes.items()])
+    assert pod.slot_shape(shape) == shape  # without an axis of their own
+    split = MeshLayout(pod.axes, (*pod.rules, (SLOT_PART, "x")))
+    assert split.slot_shape(shape).to_string == f"Shape[{expected}]"
+
+
+def test_an_axis_for_optimizer_slots_is_a_rule_of_the_layout():
+    keys = {"mesh_shape": "x:2", "layout": "batch:x", "optimizer_shard_axis": "x"}
+    assert MeshLayout.from_config(make_config(**keys)).rules == (("batch", "x"), (SLOT_PART, "x"))

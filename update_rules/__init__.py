@@ -1,0 +1,1 @@
+"""The optimizers' formulas: from one variable's gradient to what is subtracted from it."""
