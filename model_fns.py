@@ -101,7 +101,9 @@ def build_training_graph(
     loss, gradients = _differentiated(batch_loss, features, dims.batch, splits)
     rate = learning_rate(config, step)
     variables = list(mesh.graph.trainable_variables)
-    updates = build_updates(variables, gradients, _import(mesh, rate, []), config)
+    updates = build_updates(
+        variables, gradients, _import(mesh, rate, []), step, config, mesh_layout
+    )
     return TrainingGraph(loss, updates, rate)
 
 
@@ -212,6 +214,8 @@ def _training_spec(
         tf.identity(tensor, name=f"training/{name}")
         if name != "step":
             tf.compat.v1.summary.scalar(name, tensor)
+    for name, norm in built.updates.gradient_norms.items():
+        tf.compat.v1.summary.scalar(f"grads/norm/{name}", lowering.export_to_tf_tensor(norm))
     updates = [lowering.lowered_operation(operation) for operation in built.updates.operations]
     # The metrics read this step's values before the step is counted as made.
     with tf.control_dependencies(updates + list(metrics.values())):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from configs.errors import problem
+from configs.layout_rules import shards_optimizer
 from configs.names import CHUNKS
 from configs.schema import Config
 
@@ -30,7 +31,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "no layer has local attention",
     ),
     Condition(
-        ("ada_epsilon1", "ada_epsilon2"),
+        ("ada_epsilon1", "ada_epsilon2", "ada_decay_rate"),
         lambda config: config.opt_name == "adafactor",
         "opt_name is not adafactor",
     ),
@@ -38,6 +39,11 @@ CONDITIONS: tuple[Condition, ...] = (
         ("epsilon", "beta2"), lambda config: config.opt_name == "adam", "opt_name is not adam"
     ),
     Condition(("decay_final_norm",), lambda config: config.weight_decay > 0, "weight_decay is 0"),
+    Condition(
+        ("optimizer_shard_axis",),
+        shards_optimizer,
+        "layout and the size of the mesh axis leave no variable to split",
+    ),
     Condition(("lr_decay_end",), lambda config: config.lr_decay is not None, "lr_decay is null"),
     Condition(("moe_params",), lambda config: bool(config.moe_layers), "moe_layers is empty"),
     Condition(

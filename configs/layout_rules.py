@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from configs.errors import choose_from, problem
-from configs.names import DIMENSION_NAMES, MODEL_TENSORS
+from configs.names import DIMENSION_NAMES, MODEL_TENSORS, MODEL_WEIGHTS
 from configs.schema import Config
 
 _FEED_FORWARD_FACTOR = 4
@@ -53,6 +53,41 @@ def layout_axes_exist(config: Config) -> Iterator[str]:
                 f"{dim}:{axis}",
                 f"use {' or '.join(axes)}, or add '{axis}' to mesh_shape",
             )
+
+
+def optimizer_axis_exists(config: Config) -> Iterator[str]:
+    """Optimizer slots are split over an axis that the mesh has."""
+    axes = [name for name, _ in config.mesh_axes]
+    axis = config.optimizer_shard_axis
+    if axis is not None and axis not in axes:
+        yield problem(
+            "optimizer_shard_axis",
+            f"must be an axis of mesh_shape {config.mesh_shape}",
+            axis,
+            f"use {' or '.join(axes)}, or remove it",
+        )
+
+
+def shards_optimizer(config: Config) -> bool:
+    """Whether `optimizer_shard_axis` splits a slot that `layout` alone does not split.
+
+    True without the key, which then asks for nothing.
+    """
+    axis, sizes = config.optimizer_shard_axis, dict(config.mesh_axes)
+    if axis is None:
+        return True
+    pieces, rules = sizes.get(axis, 1), dict(config.layout_rules)
+    lengths = {
+        "embd": config.n_embd,
+        "heads": config.n_embd,
+        "vocab": config.n_vocab,
+        "intermediate_expanded": _FEED_FORWARD_FACTOR * config.n_embd,
+    }
+    return pieces > 1 and any(
+        axis not in map(rules.get, dims)
+        and any(sizes.get(rules.get(d, ""), 1) == 1 and lengths[d] % pieces == 0 for d in dims)
+        for dims in MODEL_WEIGHTS
+    )
 
 
 def tensors_use_an_axis_once(config: Config) -> Iterator[str]:

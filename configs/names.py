@@ -98,3 +98,10 @@ MODEL_TENSORS: tuple[tuple[str, ...], ...] = (
     ("sequence", "embed_sequence"),
     ("experts", "embd", "intermediate_expanded"),
 )
+
+# Matrices that every model has. A weight holds heads and their features as one dimension `heads`.
+MODEL_WEIGHTS: tuple[tuple[str, str], ...] = (
+    ("vocab", "embd"),
+    ("embd", "heads"),
+    ("embd", "intermediate_expanded"),
+)

@@ -12,6 +12,7 @@ from configs.layout_rules import (
     batch_sizes_divide,
     dimensions_are_known,
     layout_axes_exist,
+    optimizer_axis_exists,
     sizes_divide,
     tensors_use_an_axis_once,
 )
@@ -320,6 +321,7 @@ RULES: tuple[Rule, ...] = (
     _rule(evaluation_has_data, "eval_steps", "datasets"),
     _rule(dimensions_are_known, "layout"),
     _rule(layout_axes_exist, "layout", "mesh_shape"),
+    _rule(optimizer_axis_exists, "optimizer_shard_axis", "mesh_shape"),
     _rule(tensors_use_an_axis_once, "layout"),
     _rule(batch_sizes_divide, "layout", "mesh_shape", "train_batch_size", "eval_batch_size"),
     _rule(sizes_divide, "layout", "mesh_shape", "n_head", "n_embd", "n_vocab", "n_ctx"),

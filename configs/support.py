@@ -35,8 +35,6 @@ UNBUILT_FEATURES: tuple[UnbuiltFeature, ...] = (
     UnbuiltFeature("moe_layers", bool, "[]"),
     UnbuiltFeature("mlm_training", bool, "false"),
     UnbuiltFeature("entmax_loss", bool, "false"),
-    UnbuiltFeature("log_grads", bool, "false"),
-    UnbuiltFeature("opt_name", lambda value: value == "adafactor", '"adam"'),
     UnbuiltFeature("eval_tasks", bool, "[]"),
 )
 

@@ -91,11 +91,20 @@ class OptimizerKeys(BaseModel):
         le=LARGEST_INT,
         unit="steps",
     )
-    beta1: float = key("Decay of Adam's first moment.", 0.9, ge=0, lt=1)
+    beta1: float = key(
+        "Decay of the first moment; 0 saves Adafactor the memory for it.", 0.9, ge=0, lt=1
+    )
     beta2: float = key("Decay of Adam's second moment.", 0.999, ge=0, lt=1)
     epsilon: float = key("Adam's term added to the root of the second moment.", 1e-8, gt=0)
     ada_epsilon1: float = key("Adafactor's term added to squared gradients.", 1e-30, gt=0)
     ada_epsilon2: float = key("Adafactor's least scale of a variable.", 1e-3, gt=0)
+    ada_decay_rate: Optional[float] = key(
+        "Decay of Adafactor's second moment; GPT-Neo took `weight_decay` for it.",
+        None,
+        ge=0,
+        lt=1,
+        default_text="1 - (step + 1)^-0.8",
+    )
     weight_decay: float = key(
         "Decoupled decay, times the learning rate; spares variables named `norm` or `bias`.",
         0.0,
@@ -107,7 +116,13 @@ class OptimizerKeys(BaseModel):
     gradient_clipping: Optional[float] = key(
         "Largest global norm of the gradients; null = no clipping.", None, gt=0
     )
-    log_grads: bool = key("Summaries of every gradient norm.", False)
+    optimizer_shard_axis: Optional[str] = key(
+        "Mesh axis over which optimizer slots are split beside `layout`, best that of the batch "
+        "(ZeRO stage 1); null = as the weights.",
+        None,
+        min_length=1,
+    )
+    log_grads: bool = key("Summaries of the norm of every variable's gradient.", False)
 
 
 class LossKeys(BaseModel):

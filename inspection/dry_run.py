@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from configs.schema import Config
 from inspection.measure import DryRun, VariableCost, measure
+from update_rules import adafactor, adam
+from utils.mesh import SLOT_PART
 
 _LAYER = re.compile(r"(?<=/)h(\d+)(?=/)")
 _UNITS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -87,12 +90,48 @@ def variable_rows(variables: Sequence[VariableCost]) -> list[list[str]]:
     return rows
 
 
+def _slot_suffix(name: str) -> str:
+    return next(suffix for suffix in adam.SLOTS + adafactor.SLOTS if name.endswith(suffix))
+
+
+def _slot_rows(run: DryRun) -> list[list[str]]:
+    """As ``variable_rows``; slots of one weight that have the same dims share a row."""
+    groups: dict[tuple[object, ...], list[VariableCost]] = {}
+    for slot in run.slots:
+        weight = slot.name.removesuffix(_slot_suffix(slot.name))
+        groups.setdefault((weight, slot.dims), []).append(slot)
+    return variable_rows(
+        [
+            replace(slots[0], name=f"{weight} {_slots_text(slots)}")
+            for (weight, _), slots in groups.items()
+        ]
+    )
+
+
+def _slots_text(slots: Sequence[VariableCost]) -> str:
+    return ", ".join(dict.fromkeys(_slot_suffix(slot.name).strip("/_") for slot in slots))
+
+
+def _shard_lines(run: DryRun) -> list[str]:
+    axis = run.config.optimizer_shard_axis
+    if axis is None:
+        return []
+    parts = [slot.size for slot in run.slots if SLOT_PART in dict(slot.split)]
+    share = sum(parts) / sum(slot.size for slot in run.slots)
+    return [
+        "",
+        *table(_slot_rows(run), right=[1, 3, 4]),
+        "",
+        f"Optimizer slots: {len(parts)} of {len(run.slots)}, with {share:.1%} of all elements, are "
+        f"split over {axis} beside layout",
+    ]
+
+
 def _memory_lines(run: DryRun) -> list[str]:
-    slots = dict.fromkeys(variable.name.rpartition("/")[2] for variable in run.slots)
     memory = run.memory
     rows = [
         ["weights", with_unit(run.weight_bytes, "B"), ""],
-        ["optimizer slots", with_unit(run.slot_bytes, "B"), ", ".join(slots)],
+        ["optimizer slots", with_unit(run.slot_bytes, "B"), _slots_text(run.slots)],
         ["gradients", with_unit(memory.gradients, "B"), "all of them, when the update begins"],
         ["activations", with_unit(memory.activations, "B"), "estimate, at their fullest"],
         [
@@ -158,6 +197,7 @@ def dry_run_text(run: DryRun) -> str:
         "",
         f"Parameters: {run.parameters:,} in {len(run.weights)} variables, "
         f"{run.parameters_per_processor:,} per processor",
+        *_shard_lines(run),
     ]
     for section in (_memory_lines(run), _arithmetic_lines(run), _run_lines(run)):
         lines += ["", *section]

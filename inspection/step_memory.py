@@ -197,6 +197,9 @@ class _Walk:
         self._add_nodes(trace.nodes, values, operation)
         for tensor, number in zip(operation.outputs, trace.outputs):
             self._buffers[tensor] = values[number]
+            if values[number] is None:  # a variable handed on: it waits for the other inputs
+                self._buffers[tensor] = Buffer(0, kind_of(operation))
+                self._append(Step(self._reads(operation), (self._buffers[tensor],)))
 
     def _add_kernel_gradient(self, operation: KernelGradientOperation) -> None:
         trace, values = self._kernels[differentiated_name(operation)]
