@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from configs.names import CHUNKS
 from configs.schema import Config
+from data.masking import EVALUATION_SEED, masked_example
 from data.records import FEATURE, wrong_count
 from data.sources import Source, open_sources
 
@@ -217,6 +218,14 @@ def _mixture(sources: Sequence[Source], start: int, config: Config) -> tf.data.D
     return tf.data.Dataset.choose_from_datasets(streams, choices)
 
 
+def _examples(stream: tf.data.Dataset, first: int, seed: int, config: Config) -> tf.data.Dataset:
+    """Sequences [n_ctx + 1], numbered from ``first``, to (inputs, labels), each [n_ctx] int32."""
+    if config.causal:
+        return stream.map(lambda ids: (ids[:-1], ids[1:]))
+    numbered = stream.enumerate(first)
+    return numbered.map(lambda number, ids: masked_example(ids, number, seed, config))
+
+
 def training_input(config: Config, sources: Sequence[Source], start_step: int) -> InputFn:
     """The input function of training.
 
@@ -226,14 +235,18 @@ def training_input(config: Config, sources: Sequence[Source], start_step: int) -
         start_step: updates made so far.
 
     Returns:
-        Input function of ({"inputs": [batch, n_ctx] int32}, labels [batch, n_ctx] int32).
+        Input function of ({"inputs": [batch, n_ctx] int32}, labels [batch, n_ctx] int32). With
+        ``mlm_training`` inputs and labels are those of data/masking.py, else labels are the
+        inputs shifted by one.
     """
     batch_size = config.train_batch_size
 
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-        stream = _mixture(sources, start_step * batch_size, config)
-        batches = stream.batch(batch_size, drop_remainder=True)
-        pairs = batches.map(lambda ids: ({"inputs": ids[:, :-1]}, ids[:, 1:]))
+        first = start_step * batch_size
+        stream = _mixture(sources, first, config)
+        examples = _examples(stream, first, config.seed, config)
+        batches = examples.batch(batch_size, drop_remainder=True)
+        pairs = batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
         return pairs.prefetch(tf.data.AUTOTUNE)
 
     return input_fn
@@ -249,27 +262,29 @@ def evaluation_input(config: Config, sources: Sequence[Source], max_batches: int
 
     Returns:
         Input function of ({"inputs": [batch, n_ctx] int32, "row_weights": [batch] float32},
-        labels [batch, n_ctx] int32).
+        labels [batch, n_ctx] int32); see ``training_input``. The masks of ``mlm_training`` are the
+        same in every evaluation.
     """
     batch_size = config.eval_batch_size
+
+    def filled(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        weights = tf.ones([tf.shape(inputs)[0]])
+        features = {"inputs": _fill(inputs, batch_size), "row_weights": _fill(weights, batch_size)}
+        return features, _fill(labels, batch_size)
 
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
         stream = _sequences_from(sources[0], 0, config).take(sources[0].sequences)
         for source in sources[1:]:
             more = _sequences_from(source, 0, config).take(source.sequences)
             stream = stream.concatenate(more)
-        weighted = stream.map(lambda ids: (ids, 1.0))
-        batches = weighted.padded_batch(batch_size)
-        batches = batches.map(lambda ids, weights: _fill(ids, weights, batch_size))
+        examples = _examples(stream, 0, EVALUATION_SEED, config)
+        batches = examples.batch(batch_size).map(filled)
         return (batches.take(max_batches) if max_batches else batches).prefetch(2)
 
     return input_fn
 
 
-def _fill(ids: tf.Tensor, weights: tf.Tensor, batch_size: int) -> tuple[Any, tf.Tensor]:
-    """Fills a batch [rows, n_ctx + 1] up to ``batch_size`` rows with rows of weight 0."""
-    lacking = batch_size - tf.shape(ids)[0]
-    ids = tf.pad(ids, [[0, lacking], [0, 0]])
-    ids = tf.ensure_shape(ids, [batch_size, ids.shape[1]])
-    weights = tf.ensure_shape(tf.pad(weights, [[0, lacking]]), [batch_size])
-    return {"inputs": ids[:, :-1], "row_weights": weights}, ids[:, 1:]
+def _fill(part: tf.Tensor, batch_size: int) -> tf.Tensor:
+    """Fills a batch [rows, ...] up to ``batch_size`` rows with zeros, and so with weights of 0."""
+    lacking = [[0, batch_size - tf.shape(part)[0]]] + [[0, 0]] * (part.shape.rank - 1)
+    return tf.ensure_shape(tf.pad(part, lacking), [batch_size, *part.shape[1:]])

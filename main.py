@@ -195,9 +195,11 @@ def _prompt(arguments: argparse.Namespace) -> str:
 
 def predict(config: Config, arguments: argparse.Namespace) -> None:
     """Continues a prompt; samples go to stdout or ``--out``."""
+    from configs.masking_rules import require_causal
     from utils.early_checks import check_output_file
     from utils.run_folder import check_trained
 
+    require_causal(config)
     check_output_file(arguments.out)
     check_trained(config)
     prompt = _prompt(arguments)
@@ -220,6 +222,7 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
         top_p=arguments.top_p,
         seed=arguments.seed,
         max_new_tokens=arguments.max_new_tokens,
+        entmax=arguments.entmax_sampling,
     )
     engine = Engine(config, _placement(fit), samples)
     engine.load(checkpoint)

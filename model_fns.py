@@ -12,7 +12,7 @@ from configs.schema import Config
 from models.dimensions import Dimensions
 from models.gpt import GPT
 from models.kernels.noise import Dropout
-from models.losses import TokenLoss, counted, softmax_cross_entropy
+from models.losses import IGNORED, TokenLoss, counted, evaluation_losses, training_loss
 from models.sampling import generate
 from optimizers import Updates, build_updates, learning_rate
 from utils.checkpoints import checkpoint_hooks, make_saver
@@ -72,7 +72,7 @@ def build_training_graph(
         config: a checked config.
         mesh_layout: how the graph will be split.
         inputs: [train_batch_size, n_ctx] int32.
-        labels: [train_batch_size, n_ctx] int32, the inputs shifted by one.
+        labels: [train_batch_size, n_ctx] int32, ids or IGNORED; the loss is the mean over ids.
         step: integer scalar, the global step before the update.
     """
     dims = Dimensions.from_config(config, config.train_batch_size)
@@ -90,10 +90,8 @@ def build_training_graph(
         dropout = Dropout(mesh, config.seed, step, part["rows"])
         model = GPT(mesh, config, part_dims, mesh_layout, dropout)
         logits = model.window_logits(part["inputs"])
-        token_loss = softmax_cross_entropy(
-            logits, part["labels"], part_dims, mesh_layout, config.z_loss
-        )
-        loss = mtf.reduce_sum(token_loss.total) / tokens
+        token_loss = training_loss(logits, part["labels"], part_dims, mesh_layout, config)
+        loss = mtf.reduce_sum(token_loss) / tokens
         for auxiliary_loss in model.auxiliary_losses:
             loss += auxiliary_loss / splits
         return {"loss": loss}
@@ -152,7 +150,7 @@ def build_evaluation_graph(
     model = GPT(mesh, config, dims, mesh_layout)
     logits = model.window_logits(_import(mesh, inputs, [dims.batch, dims.sequence]))
     targets = _import(mesh, labels, [dims.batch, dims.sequence])
-    token_loss = softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss)
+    token_loss = evaluation_losses(logits, targets, dims, mesh_layout, config)
     return EvaluationGraph(token_loss, logits)
 
 
@@ -245,20 +243,27 @@ def _evaluation_spec(
 ) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
     built = build_evaluation_graph(mesh, config, placement.mesh_layout, features["inputs"], labels)
-    mean_logits = mtf.reduce_mean(built.logits, output_shape=built.logits.shape.dims[:1])
+    mean_logits = mtf.reduce_mean(built.logits, output_shape=built.token_loss.total.shape)
     lowering = _lower(graph, mesh, placement)
     export = lowering.export_to_tf_tensor
+    counts = tf.cast(tf.not_equal(labels, IGNORED), tf.float32)
+    row_counts = tf.reduce_sum(counts, 1)
+
+    def row_means(tensor: mtf.Tensor) -> tf.Tensor:
+        """[batch, sequence] to [batch]: means over the tokens that count, 0 where none does."""
+        return tf.reduce_sum(export(tensor) * counts, 1) / tf.maximum(row_counts, 1.0)
+
     tensors = {
-        "loss": tf.reduce_mean(export(built.token_loss.total), 1),
-        "cross_entropy": tf.reduce_mean(export(built.token_loss.cross_entropy), 1),
-        "mean_logits": export(mean_logits),
-        "row_weights": features["row_weights"],
+        "loss": row_means(built.token_loss.total),
+        "cross_entropy": row_means(built.token_loss.cross_entropy),
+        "mean_logits": row_means(mean_logits),
+        "row_tokens": features["row_weights"] * row_counts,
         "labels": labels,
     }
 
-    def metric_fn(row_weights: tf.Tensor, labels: tf.Tensor, **rows: tf.Tensor) -> dict[str, Any]:
+    def metric_fn(row_tokens: tf.Tensor, labels: tf.Tensor, **rows: tf.Tensor) -> dict[str, Any]:
         mean = tf.compat.v1.metrics.mean
-        return {name: mean(values, row_weights) for name, values in rows.items()}
+        return {name: mean(values, row_tokens) for name, values in rows.items()}
 
     return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
         mode=ModeKeys.EVAL,

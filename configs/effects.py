@@ -58,6 +58,18 @@ CONDITIONS: tuple[Condition, ...] = (
         lambda config: config.mlm_training,
         "mlm_training is false",
     ),
+    Condition(
+        (
+            "predict_batch_size",
+            "predict_max_steps",
+            "remove_partial_sequences",
+            "temperature",
+            "top_k",
+            "top_p",
+        ),
+        lambda config: config.causal,
+        "mlm_training is true",
+    ),
     # Only a default can be such an id; another one is refused.
     Condition(
         ("eos_id",), lambda config: config.eos_id < config.n_vocab, "the vocabulary has no such id"

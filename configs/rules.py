@@ -16,6 +16,11 @@ from configs.layout_rules import (
     sizes_divide,
     tensors_use_an_axis_once,
 )
+from configs.masking_rules import (
+    ignored_ids_are_in_vocabulary,
+    masked_models_write_no_text,
+    masking_is_complete,
+)
 from configs.names import ATTENTION_TYPES
 from configs.schema import Config
 
@@ -156,24 +161,6 @@ def moe_layers_exist(config: Config) -> Iterator[str]:
         )
 
 
-def masking_is_complete(config: Config) -> Iterator[str]:
-    """Masked language modelling has a mask token, and shares that add up."""
-    if not config.mlm_training:
-        return
-    if config.mlm_mask_id is None:
-        yield problem(
-            "mlm_mask_id", "is required with mlm_training", None, "add the id of the mask token"
-        )
-    share = config.mlm_same_token_prob + config.mlm_random_token_prob
-    if share > 1:
-        yield problem(
-            "mlm_same_token_prob",
-            "plus mlm_random_token_prob must be at most 1",
-            share,
-            "lower one of them",
-        )
-
-
 def token_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
     """Special ids have a row in the embedding; padding may be the first id beyond it."""
     limits = {
@@ -300,9 +287,12 @@ RULES: tuple[Rule, ...] = (
         masking_is_complete,
         "mlm_training",
         "mlm_mask_id",
+        "mlm_cls_token_id",
         "mlm_same_token_prob",
         "mlm_random_token_prob",
     ),
+    _rule(ignored_ids_are_in_vocabulary, "mlm_mask_ignore_ids", "n_vocab"),
+    _rule(masked_models_write_no_text, "mlm_training", "predict_steps", "eval_tasks"),
     _rule(
         token_ids_are_in_vocabulary,
         "n_vocab",

@@ -33,8 +33,6 @@ def _names_linear(blocks: Any) -> bool:
 UNBUILT_FEATURES: tuple[UnbuiltFeature, ...] = (
     UnbuiltFeature("attention_types", _names_linear, '"global", "local" or "none" layers'),
     UnbuiltFeature("moe_layers", bool, "[]"),
-    UnbuiltFeature("mlm_training", bool, "false"),
-    UnbuiltFeature("entmax_loss", bool, "false"),
     UnbuiltFeature("eval_tasks", bool, "[]"),
 )
 

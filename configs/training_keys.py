@@ -131,16 +131,30 @@ class LossKeys(BaseModel):
     model_config = STRICT
 
     z_loss: float = key("Weight of the squared log of the softmax denominator.", 1e-4, ge=0)
-    entmax_loss: bool = key("Entmax (1.3) loss in place of softmax cross entropy.", False)
-    mlm_training: bool = key("Masked language modelling, not causal.", False)
+    entmax_loss: bool = key(
+        "Entmax (1.3) loss in place of softmax cross entropy; see `--entmax_sampling`.", False
+    )
+    mlm_training: bool = key(
+        "Masked language modelling: hidden tokens are predicted from both sides, nothing is "
+        "generated.",
+        False,
+    )
     mlm_mask_id: Optional[int] = key(
         "Id of the mask token.", None, ge=0, le=LARGEST_INT, unit="token id"
     )
     mlm_cls_token_id: Optional[int] = key(
-        "Id put first in every sequence; null = none.", None, ge=0, le=LARGEST_INT, unit="token id"
+        "Id put first in every sequence, in place of its last; null = none.",
+        None,
+        ge=0,
+        le=LARGEST_INT,
+        unit="token id",
     )
     mlm_mask_prob: float = key(
-        "Share of positions that are predicted.", 0.15, gt=0, le=1, unit="probability"
+        "Share of tokens that are predicted, special and ignored ones left out.",
+        0.15,
+        gt=0,
+        le=1,
+        unit="probability",
     )
     mlm_same_token_prob: float = key(
         "Share of those that keep their token.", 0.10, ge=0, le=1, unit="probability"
@@ -149,7 +163,9 @@ class LossKeys(BaseModel):
         "Share of those that get a random token.", 0.10, ge=0, le=1, unit="probability"
     )
     mlm_mask_ignore_ids: tuple[TokenId, ...] = key(
-        "Ids that are never masked.", (), unit="token ids"
+        "Ids that are never masked, besides `padding_id`, `mlm_mask_id`, `mlm_cls_token_id`.",
+        (),
+        unit="token ids",
     )
 
 

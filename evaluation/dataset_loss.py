@@ -22,7 +22,14 @@ LOGGER = logging.getLogger(__name__)
 
 
 def byte_lengths(config: Config) -> Optional[np.ndarray]:
-    """UTF-8 bytes that each token id stands for, [n_vocab] int64; None without a tokenizer."""
+    """UTF-8 bytes that each token id stands for, [n_vocab] int64.
+
+    None without a tokenizer; and for a masked model, which does not predict the whole text, so
+    that its losses do not add up to the text's information.
+    """
+    if not config.causal:
+        LOGGER.info("bits per byte is left out: a masked model predicts parts of the text")
+        return None
     if config.dataset is None:
         LOGGER.warning("bits per byte is left out: the dataset names no tokenizer")
         return None
@@ -72,30 +79,42 @@ class DatasetLoss:
         """Scores one checkpoint.
 
         Returns:
-            GPT-Neo's keys: ``loss`` (mean per token in nats, z-loss included), ``perplexity``
-            (exp of the mean cross entropy per token), ``bits per byte`` (total cross entropy in
-            bits over the UTF-8 bytes of the predicted tokens; absent without a tokenizer),
-            ``mean_logits`` and ``global_step``; and ``cross_entropy``, ``tokens``, ``bytes``.
+            GPT-Neo's keys: ``loss`` (what is trained on, mean per token: cross entropy and z-loss
+            in nats, or the entmax loss), ``perplexity`` (exp of the mean cross entropy per token),
+            ``bits per byte`` (total cross entropy in bits over the UTF-8 bytes of the predicted
+            tokens; absent without a tokenizer and for a masked model), ``mean_logits`` and
+            ``global_step``; and ``cross_entropy``, ``tokens``, ``bytes``.
+
+            Tokens are those that are predicted: all but the first of a window, or the chosen ones
+            of a masked model. Cross entropy and perplexity are those of the softmax of the
+            logits, with ``entmax_loss`` too; see models/losses.py.
+
+        Raises:
+            ValueError: no token is predicted.
         """
         self._session.restore(checkpoint)
         self._session.run(self._rewind)
         totals = {"loss": 0.0, "cross_entropy": 0.0, "mean_logits": 0.0}
-        rows, bytes_predicted = 0.0, 0
+        tokens, bytes_predicted = 0.0, 0
         while True:
             try:
                 batch = self._session.run(self._session.fetches)
             except tf.errors.OutOfRangeError:
                 break
-            weights = batch["row_weights"].astype(np.float64)
-            rows += weights.sum()
+            weights = batch["row_tokens"].astype(np.float64)
+            tokens += weights.sum()
             for name in totals:
                 totals[name] += float((batch[name].astype(np.float64) * weights).sum())
             if self._byte_lengths is not None:
                 labels = batch["labels"][weights > 0]
                 bytes_predicted += int(self._byte_lengths[labels].sum())
-        means = {name: total / rows for name, total in totals.items()}
-        tokens = int(rows) * self._config.n_ctx
-        return self._summary(means, tokens, bytes_predicted)
+        if not tokens:
+            raise ValueError(
+                "evaluation must predict at least one token; got none. Add evaluation data, or "
+                "raise mlm_mask_prob."
+            )
+        means = {name: total / tokens for name, total in totals.items()}
+        return self._summary(means, int(tokens), bytes_predicted)
 
     def _summary(self, means: dict[str, float], tokens: int, bytes_: int) -> dict[str, float]:
         bits = means["cross_entropy"] * tokens / math.log(2)

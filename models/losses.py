@@ -6,21 +6,22 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from configs.schema import Config
 from models.dimensions import Dimensions
 from models.kernels.cross_entropy import log_normalizer_and_target
+from models.kernels.entmax import fenchel_young_loss
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
-
 
 IGNORED = -1  # as a label: the position does not count
 
 
 class TokenLoss(NamedTuple):
-    """Losses per token, each [batch, sequence] float32, in nats; 0 where the label is IGNORED.
+    """Losses per token, each [batch, sequence] float32; 0 where the label is IGNORED.
 
     Attributes:
-        total: what is trained on: cross entropy plus z-loss.
-        cross_entropy: -log p(target).
+        total: what is trained on: cross entropy plus z-loss in nats, or the entmax loss.
+        cross_entropy: -log p(target) in nats, p the softmax of the logits.
     """
 
     total: mtf.Tensor
@@ -60,3 +61,47 @@ def softmax_cross_entropy(
         return TokenLoss(cross_entropy, cross_entropy)
     penalty = mtf.square(log_normalizer) * counts * z_loss
     return TokenLoss(cross_entropy + penalty, cross_entropy)
+
+
+def entmax_loss(logits: mtf.Tensor, targets: mtf.Tensor, dims: Dimensions) -> mtf.Tensor:
+    """Entmax loss per token, [batch, sequence] float32; arguments as softmax_cross_entropy.
+
+    A vocabulary that is split is gathered first: the threshold of entmax hangs on all logits of a
+    token, and finding it slice by slice would take one reduction over the mesh per iteration.
+    """
+    whole = mtf.Dimension("whole_vocab", dims.vocab.size)  # no layout splits it
+    gathered = mtf.replace_dimensions(logits, dims.vocab, whole)
+    return fenchel_young_loss(gathered, targets, whole) * counted(targets)
+
+
+def training_loss(
+    logits: mtf.Tensor,
+    targets: mtf.Tensor,
+    dims: Dimensions,
+    mesh_layout: MeshLayout,
+    config: Config,
+) -> mtf.Tensor:
+    """The loss that the config trains on, per token: [batch, sequence] float32."""
+    if config.entmax_loss:
+        return entmax_loss(logits, targets, dims)
+    return softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss).total
+
+
+def evaluation_losses(
+    logits: mtf.Tensor,
+    targets: mtf.Tensor,
+    dims: Dimensions,
+    mesh_layout: MeshLayout,
+    config: Config,
+) -> TokenLoss:
+    """The loss that the config trains on, and the cross entropy of the softmax.
+
+    Entmax gives some tokens the probability 0, so its own cross entropy is infinite as soon as one
+    of them occurs. With ``entmax_loss`` the cross entropy is therefore, as ever, that of the
+    softmax of the logits, from which texts are drawn unless asked otherwise: finite, and
+    comparable with other models, though not what was trained.
+    """
+    softmax = softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss)
+    if not config.entmax_loss:
+        return softmax
+    return TokenLoss(entmax_loss(logits, targets, dims), softmax.cross_entropy)

@@ -33,6 +33,7 @@ FEATURES = {
     "temperature": tf.float32,
     "top_k": tf.int32,
     "top_p": tf.float32,
+    "entmax": tf.bool,
 }
 """Inputs of the prediction graph: tokens [batch, n_ctx] (text from position 0), the others
 [batch]: lengths of the prompts (at least 1), ends (length at which a row stops, at most n_ctx),
@@ -147,7 +148,7 @@ def _next_tokens(
     def draw_usable(values: tf.Tensor, position: tf.Tensor, *settings: tf.Tensor) -> tf.Tensor:
         return draw(values[:, :usable], position + 1, *settings)
 
-    settings = [rows[name] for name in ("seeds", "temperature", "top_k", "top_p")]
+    settings = [rows[name] for name in ("seeds", "temperature", "top_k", "top_p", "entmax")]
     return _integers(draw_usable, [logits, state.position, *settings], [dims.batch], "draw")
 
 

@@ -11,6 +11,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from configs.masking_rules import require_causal
 from configs.schema import Config
 from model_fns import ModeKeys, Placement, make_model_fn
 from models.sampling import FEATURES
@@ -31,6 +32,7 @@ class Sampling:
         seed: repeats a text.
         max_new_tokens: at most so many; None fills the window.
         stop_id: token that ends a text; None for none.
+        entmax: whether tokens are drawn from entmax probabilities in place of softmax ones.
     """
 
     temperature: float
@@ -39,6 +41,7 @@ class Sampling:
     seed: int
     max_new_tokens: Optional[int]
     stop_id: Optional[int]
+    entmax: bool = False
 
     @classmethod
     def from_config(cls, config: Config, **given: Any) -> Sampling:
@@ -127,9 +130,13 @@ class Engine:
         config: a checked config.
         placement: mesh and devices.
         batch_size: rows that are generated together.
+
+    Raises:
+        ValueError: the model is a masked one.
     """
 
     def __init__(self, config: Config, placement: Placement, batch_size: int):
+        require_causal(config)
         self.config = config
         self.batch_size = batch_size
         model_fn = make_model_fn(config, placement)
@@ -196,6 +203,7 @@ class Engine:
         features["temperature"][:] = sampling.temperature
         features["top_k"][:] = min(sampling.top_k, self.config.n_vocab)
         features["top_p"][:] = sampling.top_p
+        features["entmax"][:] = sampling.entmax
         for row, (ids, number) in enumerate(rows):
             room = self.config.n_ctx - len(ids)
             new = room if sampling.max_new_tokens is None else min(sampling.max_new_tokens, room)

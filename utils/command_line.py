@@ -40,7 +40,6 @@ UNBUILT_FLAGS: dict[str, str] = {
     "export": "use --predict for texts",
     "auto_layout": "compare layouts with --dry_run",
     "auto_layout_and_mesh_shape": "compare meshes with --dry_run",
-    "entmax_sampling": "use --top_k or --top_p",
 }
 
 # Flags that existed in relatives or earlier versions, and what to write in place of them.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from models.kernels.noise import fold, hash_of_positions, mix
+from models.kernels.entmax import log_entmax
+from models.kernels.noise import fold, hash_of_positions, mix, unit_interval
 
 
 def uniform(seeds: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
@@ -23,11 +24,7 @@ def uniform(seeds: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
         [batch, count] float32.
     """
     keys = fold(mix(tf.cast(seeds, tf.uint32)), positions)
-    bits = hash_of_positions(keys, [tf.range(count)])
-    # 23 bits and a half keep the value away from 0 and 1 in float32.
-    return (tf.cast(tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32)), tf.float32) + 0.5) / (
-        2.0**23
-    )
+    return unit_interval(hash_of_positions(keys, [tf.range(count)]))
 
 
 def _nucleus_threshold(logits: tf.Tensor, top_k: tf.Tensor, top_p: tf.Tensor) -> tf.Tensor:
@@ -54,6 +51,7 @@ def draw(
     temperature: tf.Tensor,
     top_k: tf.Tensor,
     top_p: tf.Tensor,
+    entmax: tf.Tensor,
 ) -> tf.Tensor:
     """Draws one token per row.
 
@@ -64,6 +62,9 @@ def draw(
         temperature: [batch] float32; 0 takes the most likely token.
         top_k: [batch] int32; 0 is off.
         top_p: [batch] float32; 1 is off.
+        entmax: [batch] bool; True draws from entmax(logits / temperature) in place of softmax.
+            top_k and top_p then restrict those probabilities; tokens of probability 0 are never
+            drawn.
 
     Returns:
         [batch] int32.
@@ -74,6 +75,12 @@ def draw(
 
     def sampled() -> tf.Tensor:
         scaled = logits / tf.where(greedy, tf.ones_like(temperature), temperature)[:, tf.newaxis]
+        # The softmax of logarithms of probabilities is those probabilities.
+        scaled = tf.cond(
+            tf.reduce_any(entmax),
+            lambda: tf.where(entmax[:, tf.newaxis], log_entmax(scaled), scaled),
+            lambda: scaled,
+        )
         restricted = tf.reduce_any(tf.logical_or(top_k > 0, top_p < 1.0))
         threshold = tf.cond(
             restricted,

@@ -236,6 +236,13 @@ def test_flags_win_over_the_config(trained, program, prompt_file, tokenizer):
     assert len(tokenizer.encode(greedy[:-1]).ids) <= PROMPT_TOKENS + 1
 
 
+def test_entmax_sampling_draws_other_tokens(trained, program, prompt_file):
+    words = ["--prompt", prompt_file(PROMPT), "--num_samples", "8", "--temperature", "2"]
+    plain, entmax = (predict(program, *words, *more).out for more in ([], ["--entmax_sampling"]))
+    assert entmax.count("= sample ") == plain.count("= sample ") == 8
+    assert entmax != plain
+
+
 @pytest.mark.parametrize(
     ("content", "start"),
     [

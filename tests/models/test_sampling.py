@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from models.kernels.sampling import draw, uniform
+from tests.models.test_entmax import bisected
 from tests.support import run_tf
 
 VOCAB = 7
@@ -19,7 +20,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return exponentials / exponentials.sum()
 
 
-def drawn(logits, temperature=1.0, top_k=0, top_p=1.0, seeds=None, positions=None) -> np.ndarray:
+def drawn(
+    logits, temperature=1.0, top_k=0, top_p=1.0, seeds=None, positions=None, entmax=False
+) -> np.ndarray:
     """One token per row; scalar settings hold for all rows."""
     rows = len(logits)
 
@@ -34,6 +37,7 @@ def drawn(logits, temperature=1.0, top_k=0, top_p=1.0, seeds=None, positions=Non
             column(temperature, np.float32),
             column(top_k, np.int32),
             column(top_p, np.float32),
+            column(entmax, np.bool_),
         )
     )
 
@@ -124,6 +128,40 @@ def test_greedy(settings):
 def test_greedy_takes_the_first_of_equals():
     logits = np.array([[1, 3, 3, 0], [2, 2, 2, 2]], np.float32)
     np.testing.assert_array_equal(drawn(logits, temperature=0.0), [1, 0])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_entmax(temperature):
+    """``assert_follows`` also sees that tokens of probability 0 are never drawn."""
+    expected = bisected(LOGITS / np.float32(temperature))
+    tokens = many(temperature=temperature, entmax=True)
+    assert_follows(tokens, expected)
+    if temperature < 3:
+        assert (expected == 0).sum() > 1
+
+
+def test_entmax_is_restricted_by_top_k_and_top_p():
+    probabilities = bisected(LOGITS / np.float32(2))
+    assert_follows(
+        many(temperature=2.0, top_k=3, entmax=True), restricted(probabilities, ORDER[:3])
+    )
+    totals = np.cumsum(probabilities[ORDER])
+    kept = int((totals < 0.8).sum()) + 1
+    # Entmax has more of its probability on the first ones than softmax.
+    assert kept < (np.cumsum(softmax(LOGITS / 2)[ORDER]) < 0.8).sum() + 1
+    tokens = many(temperature=2.0, top_p=0.8, entmax=True)
+    assert_follows(tokens, restricted(probabilities, ORDER[:kept]))
+    # A k beyond the possible tokens adds none of the others.
+    assert_follows(many(top_k=6, entmax=True), bisected(LOGITS))
+
+
+def test_rows_of_entmax_and_of_softmax_in_one_batch():
+    entmax = np.arange(DRAWS) % 2 == 1
+    tokens = many(entmax=entmax)
+    assert_follows(tokens[1::2], bisected(LOGITS))
+    assert_follows(tokens[0::2], softmax(LOGITS))
+    np.testing.assert_array_equal(tokens[0::2], many()[0::2])
+    assert (many(entmax=True, temperature=0.0) == 1).all()
 
 
 @pytest.mark.parametrize("size", [1e4, -1e4])
