@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from inspection.processor_view import ProcessorView, contracted_space
+from inspection.processor_view import ProcessorView, body_tensor, contracted_space
 from models.kernels.operation import KernelOperation
 from utils.mesh_tensorflow import mtf
 
@@ -16,7 +16,7 @@ class Flops:
 
     Attributes:
         forward: of the whole batch, each product counted once however it is split.
-        backward: the same for the backward pass.
+        backward: the same for the backward pass, with what it computes again (``recompute_grad``).
         per_processor: what one processor executes, forward and backward.
     """
 
@@ -38,19 +38,20 @@ def count_flops(view: ProcessorView, loss: mtf.Tensor) -> Flops:
     passes = [0, 0]
     per_processor = 0
     backward = 0
-    for operation in view.graph.operations:
+    loss_operation = body_tensor(loss).operation
+    for operation, times in view.executed():
         if isinstance(operation, KernelOperation):
             trace, slices = view.trace(operation), _slices_of(operation, view)
-            for which, nodes in enumerate((trace.nodes, trace.gradient_nodes)):
-                local = sum(node.flops for node in nodes)
+            for which, nodes in ((backward, trace.nodes), (1, trace.gradient_nodes)):
+                local = sum(node.flops for node in nodes) * times
                 passes[which] += local * slices
                 per_processor += local
         elif isinstance(operation, mtf.EinsumOperation):
             space = contracted_space(operation)
             if space is not None:
-                passes[backward] += 2 * space.size
-                per_processor += 2 * math.prod(view.slice_shape(space))
-        backward = max(backward, int(operation is loss.operation))
+                passes[backward] += 2 * space.size * times
+                per_processor += 2 * math.prod(view.slice_shape(space)) * times
+        backward = max(backward, int(operation is loss_operation))
     return Flops(passes[0], passes[1], per_processor)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from configs.schema import Config
+from inspection.communication import Collective
 from inspection.measure import DryRun, VariableCost, measure
 from update_rules import adafactor, adam
 from utils.mesh import SLOT_PART
@@ -24,7 +25,9 @@ Weights, slots and gradients are exact; 1 GB = 10^9 bytes. Activations are estim
 graph: each tensor lives from the operation that makes it to the last that reads it, kernels are
 looked into, and what a gradient kernel would compute again is kept, as TensorFlow does. Not in
 it: workspace of single operations, buffers of collectives, TensorFlow itself (about 0.45 GB).
-FLOPs are those of matrix products, 2 per multiply-add, attention included."""
+FLOPs are those of matrix products, 2 per multiply-add, attention included. Communication is exact
+in number and size of tensors; what is sent is that of a ring: of S bytes among n processors an
+all-reduce sends 2 (n-1)/n S from each, an all-gather or all-to-all (n-1)/n S."""
 
 
 def with_unit(value: float, unit: str) -> str:
@@ -174,6 +177,40 @@ def _arithmetic_lines(run: DryRun) -> list[str]:
     return ["Arithmetic", *("  " + line for line in table(rows, right=[1]))]
 
 
+def _communication_lines(run: DryRun) -> list[str]:
+    if not run.communication:
+        return ["Communication of one step: none"]
+    groups: dict[str, list[Collective]] = {}
+    for collective in run.communication:
+        groups.setdefault(_exchange(collective), []).append(collective)
+    rows = [
+        [exchange, f"{sum(one.count for one in members):,} times", _sent_text(members), ""]
+        for exchange, members in groups.items()
+    ]
+    rows.append(["all", "", _sent_text(run.communication), "sent by one processor"])
+    lines = ["Communication of one step", *("  " + line for line in table(rows, right=[1, 2]))]
+    lines.append("  the most of it:")
+    largest = sorted(run.communication, key=lambda one: -one.sent_bytes)[:_LARGEST_SHOWN]
+    shown = [
+        [
+            _exchange(one),
+            one.source,
+            f"{one.count:,} x {with_unit(one.size_bytes, 'B')}",
+            _sent_text([one]),
+        ]
+        for one in largest
+    ]
+    return lines + ["    " + line for line in table(shown, right=[2, 3])]
+
+
+def _exchange(collective: Collective) -> str:
+    return f"{collective.kind} over {','.join(collective.axes)}"
+
+
+def _sent_text(collectives: Sequence[Collective]) -> str:
+    return with_unit(sum(one.sent_bytes for one in collectives), "B")
+
+
 def _run_lines(run: DryRun) -> list[str]:
     config, tokens = run.config, run.tokens_per_step
     rows = [
@@ -199,8 +236,9 @@ def dry_run_text(run: DryRun) -> str:
         f"{run.parameters_per_processor:,} per processor",
         *_shard_lines(run),
     ]
-    for section in (_memory_lines(run), _arithmetic_lines(run), _run_lines(run)):
-        lines += ["", *section]
+    sections = (_memory_lines, _arithmetic_lines, _communication_lines, _run_lines)
+    for section in sections:
+        lines += ["", *section(run)]
     return "\n".join([*lines, "", _METHOD])
 
 
@@ -213,7 +251,8 @@ def dry_run_report(config: Config) -> str:
         config: a checked config.
 
     Returns:
-        Variables with dimensions and layout, memory, arithmetic and tokens, in lines.
+        Variables with dimensions and layout, memory, arithmetic, communication and tokens, in
+        lines.
 
     Raises:
         ValueError: the layout splits what an operation needs whole.

@@ -197,6 +197,7 @@ class _Numbering:
             if operation not in needed:
                 needed.add(operation)
                 pending += [tensor.op for tensor in operation.inputs]
+                pending += operation.control_inputs
         nodes = [self._node(op) for op in graph.get_operations() if op in needed]
         return tuple(node for node in nodes if node is not None)
 
@@ -205,7 +206,8 @@ class _Numbering:
             self.numbers(operation.outputs)
         if all(tensor.name in self._numbers for tensor in operation.outputs):
             return None
-        reads = self.numbers(list(operation.inputs))
+        waits_for = [before.outputs[0] for before in operation.control_inputs if before.outputs]
+        reads = self.numbers([*operation.inputs, *waits_for])
         if operation.type in _VIEWS:
             self._numbers[operation.outputs[0].name] = reads[0]
             return None

@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from configs.schema import Config
 from inspection.arithmetic import Flops, count_flops
+from inspection.communication import Collective, count_communication
 from inspection.kernel_trace import size_bytes
 from inspection.processor_view import ProcessorView
 from inspection.step_memory import StepMemory, estimate_memory
-from model_fns import build_training_graph
+from model_fns import TrainingGraph, build_training_graph
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
@@ -52,12 +53,14 @@ class DryRun:
         variables: weights and optimizer slots, in the order of the graph.
         flops: arithmetic of one step.
         memory: of one processor during a step, beside variables.
+        communication: collectives of one step.
     """
 
     config: Config
     variables: tuple[VariableCost, ...]
     flops: Flops
     memory: StepMemory
+    communication: tuple[Collective, ...]
 
     @property
     def weights(self) -> tuple[VariableCost, ...]:
@@ -141,6 +144,23 @@ def _variable_cost(variable: mtf.Variable, view: ProcessorView) -> VariableCost:
     )
 
 
+def declared_graph(config: Config, layout: MeshLayout) -> tuple[mtf.Graph, TrainingGraph]:
+    """The graph of a training step, with variables of which only the names are there.
+
+    Args:
+        config: a checked config.
+        layout: how the graph will be split.
+    """
+    scopes = tf.compat.v1
+    with tf.Graph().as_default(), scopes.variable_scope("", custom_getter=_declare):
+        graph = mtf.Graph()
+        ids = [config.train_batch_size, config.n_ctx]
+        inputs, labels = (scopes.placeholder(tf.int32, ids) for _ in range(2))
+        step = scopes.placeholder(tf.int32, [])
+        mesh = mtf.Mesh(graph, "mesh")
+        return graph, build_training_graph(mesh, config, layout, inputs, labels, step)
+
+
 def measure(config: Config) -> DryRun:
     """Builds the training graph in named dimensions and counts; nothing is laid out or executed.
 
@@ -151,18 +171,13 @@ def measure(config: Config) -> DryRun:
         ValueError: the layout splits what an operation needs whole.
     """
     layout = MeshLayout.from_config(config)
-    scopes = tf.compat.v1
-    with tf.Graph().as_default(), scopes.variable_scope("", custom_getter=_declare):
-        graph = mtf.Graph()
-        ids = [config.train_batch_size, config.n_ctx]
-        inputs, labels = (scopes.placeholder(tf.int32, ids) for _ in range(2))
-        step = scopes.placeholder(tf.int32, [])
-        mesh = mtf.Mesh(graph, "mesh")
-        built = build_training_graph(mesh, config, layout, inputs, labels, step)
-    view = ProcessorView(graph, layout)
+    graph, built = declared_graph(config, layout)
+    view = ProcessorView(graph, layout, loop_iterations=config.microbatches)
+    norm = built.updates.gradient_norm
     return DryRun(
         config=config,
         variables=tuple(_variable_cost(variable, view) for variable in graph.all_variables),
         flops=count_flops(view, built.loss),
-        memory=estimate_memory(view, built.loss, built.updates.gradient_norm),
+        memory=estimate_memory(view, built.loss, norm),
+        communication=tuple(count_communication(view, [built.loss, norm])),
     )

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Optional
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Optional
 
 from inspection.kernel_trace import KernelTrace, trace_kernel
 from models.kernels.operation import KernelGradientOperation, KernelOperation
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
-_NUMBER = re.compile(r"_\d+$")
+_NUMBERS = re.compile(r"(_\d+)?(_gradient)?(_\d+)?$")
 
 
 def kind_of(operation: mtf.Operation) -> str:
-    """The operation's name without scopes and without the number that makes it unique."""
-    return _NUMBER.sub("", operation.name.rpartition("/")[2])
-
-
-def differentiated_name(operation: KernelGradientOperation) -> str:
-    """Name of the kernel that a gradient belongs to: mtf.gradients puts it into the scope."""
-    return operation.name.rpartition("/gradients/")[0]
+    """The operation's name without scopes and without the numbers that make it unique."""
+    return _NUMBERS.sub(r"\2", operation.name.rpartition("/")[2], count=1)
 
 
 def contracted_space(operation: mtf.EinsumOperation) -> Optional[mtf.Shape]:
@@ -35,25 +31,60 @@ def contracted_space(operation: mtf.EinsumOperation) -> Optional[mtf.Shape]:
     return None if widest == len(dims) else mtf.Shape(dims)
 
 
+class LoopBody(NamedTuple):
+    """What a loop does in each iteration.
+
+    Attributes:
+        inputs: stand for the loop's variables.
+        operations: in order.
+        outputs: one per output of the loop: first its variables, then what the loop adds up over
+            its iterations.
+    """
+
+    inputs: tuple[mtf.Tensor, ...]
+    operations: tuple[mtf.Operation, ...]
+    outputs: tuple[mtf.Tensor, ...]
+
+
+def loop_body(loop: mtf.WhileLoopOperation) -> LoopBody:
+    """The body of a loop (Mesh TensorFlow keeps it to itself)."""
+    parts = (loop._body_inputs, loop._body_ops, loop._body_outputs)
+    return LoopBody(*(tuple(part) for part in parts))
+
+
+def body_tensor(tensor: mtf.Tensor) -> mtf.Tensor:
+    """The tensor of a loop's body that becomes ``tensor``; itself if no loop made it."""
+    loop = tensor.operation
+    if not isinstance(loop, mtf.WhileLoopOperation):
+        return tensor
+    return loop_body(loop).outputs[loop.outputs.index(tensor)]
+
+
 class ProcessorView:
     """One processor's part of a graph.
 
     Args:
         graph: in named dimensions.
         mesh_layout: how it will be split.
+        loop_iterations: how often the body of a loop runs; all loops are alike.
     """
 
-    def __init__(self, graph: mtf.Graph, mesh_layout: MeshLayout):
+    def __init__(self, graph: mtf.Graph, mesh_layout: MeshLayout, loop_iterations: int = 1):
         self.graph = graph
         self.mesh_layout = mesh_layout
+        self.loop_iterations = loop_iterations
         self._mesh_impl = mtf.MeshImpl(mesh_layout.mesh_shape, mesh_layout.layout)
         self._slices: dict[tuple[mtf.Dimension, ...], list[int]] = {}
         self._traces: dict[tuple[object, ...], KernelTrace] = {}
         self._gradients = {
-            differentiated_name(operation): operation
-            for operation in graph.operations
+            operation.forward: operation
+            for operation, _ in self.executed()
             if isinstance(operation, KernelGradientOperation)
         }
+
+    def executed(self) -> Iterator[tuple[mtf.Operation, int]]:
+        """Every operation and how often it runs; those of a loop's body come before the loop."""
+        return _executed(self.graph.operations, 1, self.loop_iterations)
 
     def slice_shape(self, shape: mtf.Shape) -> list[int]:
         """Sizes of the processor's slice of a tensor."""
@@ -68,7 +99,7 @@ class ProcessorView:
         Raises:
             ValueError: the layout splits a dimension that the kernel needs whole.
         """
-        gradient = self._gradients.get(operation.name)
+        gradient = self._gradients.get(operation)
         tensors = operation.inputs + operation.outputs
         if gradient is not None:
             tensors += gradient.inputs
@@ -77,3 +108,12 @@ class ProcessorView:
         if key not in self._traces:
             self._traces[key] = trace_kernel(operation, gradient, self.mesh_layout)
         return self._traces[key]
+
+
+def _executed(
+    operations: Iterable[mtf.Operation], times: int, iterations: int
+) -> Iterator[tuple[mtf.Operation, int]]:
+    for operation in operations:
+        if isinstance(operation, mtf.WhileLoopOperation):
+            yield from _executed(loop_body(operation).operations, times * iterations, iterations)
+        yield operation, times

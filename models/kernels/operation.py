@@ -169,6 +169,11 @@ class KernelGradientOperation(mtf.Operation):
         self._unsplittable_dims = forward.unsplittable_dims
 
     @property
+    def forward(self) -> KernelOperation:
+        """The kernel that is differentiated."""
+        return self._forward
+
+    @property
     def has_gradient(self) -> bool:
         """No second derivatives."""
         return False
