@@ -31,6 +31,16 @@ CONDITIONS: tuple[Condition, ...] = (
         "no layer has local attention",
     ),
     Condition(
+        ("attn_dropout",),
+        lambda config: not {"global", "local"}.isdisjoint(config.attention_layers),
+        "no layer has attention weights, all are linear or none",
+    ),
+    Condition(
+        ("num_mem_kv",),
+        lambda config: set(config.attention_layers) != {"none"},
+        "no layer has attention",
+    ),
+    Condition(
         ("ada_epsilon1", "ada_epsilon2", "ada_decay_rate"),
         lambda config: config.opt_name == "adafactor",
         "opt_name is not adafactor",
@@ -46,6 +56,16 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(("lr_decay_end",), lambda config: config.lr_decay is not None, "lr_decay is null"),
     Condition(("moe_params",), lambda config: bool(config.moe_layers), "moe_layers is empty"),
+    Condition(
+        ("mlp_glu", "scale_by_depth"),
+        lambda config: config.has_dense_feed_forward,
+        "every feed-forward layer is a mixture of experts",
+    ),
+    Condition(
+        ("activation_function",),
+        lambda config: config.has_dense_feed_forward or not config.moe_params.moe_activation,
+        "every feed-forward layer is a mixture of experts with moe_activation",
+    ),
     Condition(
         (
             "mlm_mask_id",
@@ -103,12 +123,19 @@ def warnings_of(config: Config, inert: dict[str, str]) -> tuple[str, ...]:
     Returns:
         One line per warning, each *key: what is odd (got X); what to do*.
     """
+    given = config.model_dump(mode="json", exclude_unset=True)
     lines = [
-        problem(key, f"has no effect, {reason}", getattr(config, key), "remove it")
+        problem(key, f"has no effect, {reason}", given[key], "remove it")
         for key, reason in inert.items()
         if key in config.model_fields_set
     ]
-    for check in (_dataset_warnings, _layout_warnings, _padding_warnings, _predict_warnings):
+    for check in (
+        _dataset_warnings,
+        _mixture_warnings,
+        _layout_warnings,
+        _padding_warnings,
+        _predict_warnings,
+    ):
         lines.extend(check(config))
     return tuple(lines)
 
@@ -140,11 +167,26 @@ def _dataset_warnings(config: Config) -> Iterator[str]:
             )
 
 
+def _mixture_warnings(config: Config) -> Iterator[str]:
+    """A threshold that the policy does not read; its default may stand, as in written configs."""
+    params = config.moe_params
+    field = type(params).model_fields["moe_second_threshold_train"]
+    policy, threshold = params.moe_second_policy_train, params.moe_second_threshold_train
+    if config.moe_layers and policy in ("all", "none") and threshold != field.default:
+        yield problem(
+            "moe_params.moe_second_threshold_train",
+            f"has no effect, moe_second_policy_train is {policy}",
+            threshold,
+            "remove it",
+        )
+
+
 def _layout_warnings(config: Config) -> Iterator[str]:
     """Layout rules that split nothing, and processors that all do the same work."""
     absent = {
         "experts": not config.moe_layers,
         "embed_sequence": config.rotary_emb or config.axial_pos_emb is not None,
+        "memory_length": {"global", "local"}.isdisjoint(config.attention_layers),
     }
     for dim, axis in config.layout_rules:
         if absent.get(dim, False):

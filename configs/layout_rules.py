@@ -116,6 +116,48 @@ def _splits(config: Config) -> Iterator[tuple[str, str, int]]:
             yield dim, axis, sizes[axis]
 
 
+def experts_divide(config: Config) -> Iterator[str]:
+    """Experts, and the hidden layer of each, are shared equally among the processors."""
+    if not config.moe_layers:
+        return
+    keys = {"experts": "moe_num_experts", "intermediate_expanded": "moe_hidden_size"}
+    for dim, axis, size in _splits(config):
+        if dim in keys and getattr(config.moe_params, keys[dim]) % size:
+            value = getattr(config.moe_params, keys[dim])
+            yield problem(
+                f"moe_params.{keys[dim]}",
+                f"must be a multiple of {size}, the size of mesh axis '{axis}' that layout gives "
+                f"to '{dim}'",
+                value,
+                f"set it to {_next_multiple(value, size)}, or take {dim}:{axis} out of layout",
+            )
+
+
+def experts_see_whole_sequences(config: Config) -> Iterator[str]:
+    """Experts take the tokens of a sequence in order, which splits of it cannot count."""
+    for dim, axis in config.layout_rules:
+        if dim == "sequence" and config.moe_layers:
+            yield problem(
+                "layout",
+                "must not split 'sequence' with moe_layers, experts count a sequence's tokens",
+                f"{dim}:{axis}",
+                f"split batch or experts instead, experts:{axis}",
+            )
+
+
+def linear_layers_see_whole_sequences(config: Config) -> Iterator[str]:
+    """Linear attention sums up the positions in order, which splits of them cannot do alone."""
+    for dim, axis, size in _splits(config):
+        if dim == "sequence" and size > 1 and "linear" in config.attention_layers:
+            yield problem(
+                "layout",
+                "must not split 'sequence' with linear layers, a position needs the sum over all "
+                "before it",
+                f"{dim}:{axis}",
+                f"split batch or heads instead, heads:{axis}",
+            )
+
+
 def _next_multiple(value: int, factor: int) -> int:
     return -(-value // factor) * factor
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from configs.datasets import DatasetConfig
 from configs.errors import choose_from, closest, problem, shown
 from configs.json_values import printable
+from configs.mixture_keys import MixtureKeys
 from configs.names import KEY_ALIASES, MOVED_KEYS
 from configs.schema import Config
 
@@ -144,4 +145,6 @@ _SPECIAL: dict[str, Callable[[str, Location, Any, dict[str, Any]], str]] = {
 
 def _model_of(location: Location) -> type[BaseModel]:
     """Returns the model whose key a location names."""
-    return DatasetConfig if "dataset" in location[:-1] else Config
+    if "dataset" in location[:-1]:
+        return DatasetConfig
+    return MixtureKeys if location[0] == "moe_params" and len(location) > 1 else Config

@@ -1,6 +1,6 @@
 """Keys that decide what the network is and how it is split."""
 
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Literal, Optional
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -14,6 +14,7 @@ from configs.fields import (
     key,
 )
 from configs.layout import parse_layout, parse_mesh_shape
+from configs.mixture_keys import MixtureKeys
 from configs.names import ACTIVATIONS
 
 AttentionBlock = tuple[
@@ -76,7 +77,11 @@ class ArchitectureKeys(BaseModel):
         "Dropout after the embedding, training only.", 0.0, ge=0, lt=1, unit="probability"
     )
     attn_dropout: float = key(
-        "Dropout of attention weights, training only.", 0.0, ge=0, lt=1, unit="probability"
+        "Dropout of attention weights, training only; linear layers have none.",
+        0.0,
+        ge=0,
+        lt=1,
+        unit="probability",
     )
     res_dropout: float = key(
         "Dropout before each residual addition, training only.",
@@ -104,7 +109,8 @@ class ArchitectureKeys(BaseModel):
     macaron: bool = key("Half a feed-forward layer before and after attention.", False)
     share_parameters: bool = key("All blocks share one set of weights.", False)
     num_mem_kv: int = key(
-        "Learned keys and values that every position sees.",
+        "Learned keys and values that every position sees; linear layers add them to the sums over "
+        "keys.",
         0,
         ge=0,
         le=LONGEST_WINDOW,
@@ -115,7 +121,11 @@ class ArchitectureKeys(BaseModel):
         (),
         max_length=MOST_LAYERS,
     )
-    moe_params: dict[str, Any] = key("Options of the mixture of experts.", default_factory=dict)
+    moe_params: MixtureKeys = key(
+        "Options of the mixture of experts, see below.",
+        default_factory=MixtureKeys,
+        default_text="`{}`",
+    )
 
     @field_validator("activation_function")
     @classmethod

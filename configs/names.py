@@ -79,11 +79,16 @@ MOVED_KEYS: dict[str, str] = {
     "dataset_ids": "list the ids under 'datasets'",
     "dataset_configs": "list the dataset ids, or the objects themselves, under 'datasets'",
     "causal": "remove it: a model is causal unless 'mlm_training' is true",
+    "moe_gating": "remove it: a token goes to its two best experts",
+    "moe_group_size": "remove it: a group is one sequence",
+    "moe_capacity_factor_eval": "remove it: evaluation leaves no token out",
+    "moe_second_policy_eval": "remove it: evaluation follows 'moe_second_policy_train'",
+    "moe_second_threshold_eval": "remove it: evaluation follows 'moe_second_threshold_train'",
 }
 
 # Tensors of the model by their dimensions. Two dimensions of one tensor cannot be split over
-# the same mesh axis. Mixture-of-experts activations switch to an unsplit batch before they are
-# dispatched, so `batch` and `experts` may share an axis and no tensor here holds both.
+# the same mesh axis. Where `batch` and `experts` share an axis, what the experts work on has an
+# unsplit batch, so no tensor here holds both.
 MODEL_TENSORS: tuple[tuple[str, ...], ...] = (
     ("batch", "sequence", "embd"),
     ("batch", "sequence", "heads", "features_per_head"),

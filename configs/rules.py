@@ -11,7 +11,10 @@ from configs.errors import choose_from, problem, shown
 from configs.layout_rules import (
     batch_sizes_divide,
     dimensions_are_known,
+    experts_divide,
+    experts_see_whole_sequences,
     layout_axes_exist,
+    linear_layers_see_whole_sequences,
     optimizer_axis_exists,
     sizes_divide,
     tensors_use_an_axis_once,
@@ -315,6 +318,9 @@ RULES: tuple[Rule, ...] = (
     _rule(tensors_use_an_axis_once, "layout"),
     _rule(batch_sizes_divide, "layout", "mesh_shape", "train_batch_size", "eval_batch_size"),
     _rule(sizes_divide, "layout", "mesh_shape", "n_head", "n_embd", "n_vocab", "n_ctx"),
+    _rule(experts_divide, "layout", "mesh_shape", "moe_layers", "moe_params"),
+    _rule(experts_see_whole_sequences, "layout", "moe_layers"),
+    _rule(linear_layers_see_whole_sequences, "layout", "mesh_shape", "attention_types", "n_layer"),
 )
 
 

@@ -175,6 +175,16 @@ class Config(
         return not self.no_weight_tie
 
     @property
+    def expert_activation(self) -> str:
+        """Activation of the experts."""
+        return self.moe_params.moe_activation or self.activation_function
+
+    @property
+    def has_dense_feed_forward(self) -> bool:
+        """Whether any feed-forward layer is no mixture of experts."""
+        return self.macaron or len(set(self.moe_layers)) < self.n_layer
+
+    @property
     def sources(self) -> tuple[DatasetSource, ...]:
         """The resolved datasets, in order."""
         return self.datasets

@@ -26,15 +26,7 @@ class UnbuiltFeature:
     off_value: str
 
 
-def _names_linear(blocks: Any) -> bool:
-    return any("linear" in names for names, _ in blocks or ())
-
-
-UNBUILT_FEATURES: tuple[UnbuiltFeature, ...] = (
-    UnbuiltFeature("attention_types", _names_linear, '"global", "local" or "none" layers'),
-    UnbuiltFeature("moe_layers", bool, "[]"),
-    UnbuiltFeature("eval_tasks", bool, "[]"),
-)
+UNBUILT_FEATURES: tuple[UnbuiltFeature, ...] = (UnbuiltFeature("eval_tasks", bool, "[]"),)
 
 
 def unbuilt_problems(config: Config, skip: frozenset[str] = frozenset()) -> list[str]:

@@ -20,6 +20,45 @@ the batch looks up its own."""
 
 
 @dataclass(frozen=True)
+class ExpertDims:
+    """Dimensions of mixture-of-experts layers.
+
+    Attributes:
+        experts: where the experts work; a layout may split it.
+        routes: the same experts where tokens choose among all of them; never split.
+        hidden: hidden width of one expert. It carries the name ``intermediate_expanded`` because
+            a layout splits it like that of a feed-forward layer.
+        capacity: tokens of one sequence that an expert takes in training.
+        whole_batch: the sequences, under a name that leaves the batch's mesh axis to the experts.
+    """
+
+    experts: mtf.Dimension
+    routes: mtf.Dimension
+    hidden: mtf.Dimension
+    capacity: mtf.Dimension
+    whole_batch: mtf.Dimension
+
+    @classmethod
+    def from_config(cls, config: Config, batch_size: int) -> ExpertDims:
+        """Arguments as ``Dimensions.from_config``.
+
+        Source: the capacity is that of Mesh TensorFlow's ``transformer_moe_layer_v1``, for groups
+        of one sequence.
+        """
+        params = config.moe_params
+        count, length = params.moe_num_experts, config.n_ctx
+        share = int(length * params.moe_capacity_factor_train / count)
+        capacity = min(length, max(share, params.moe_min_expert_capacity))
+        return cls(
+            experts=mtf.Dimension("experts", count),
+            routes=mtf.Dimension("experts_unsplit", count),
+            hidden=mtf.Dimension("intermediate_expanded", params.moe_hidden_size),
+            capacity=mtf.Dimension("expert_capacity", capacity),
+            whole_batch=mtf.Dimension("batch_unsplit", batch_size),
+        )
+
+
+@dataclass(frozen=True)
 class Dimensions:
     """The dimensions of one graph.
 
@@ -38,6 +77,7 @@ class Dimensions:
         vocab: entries of the vocabulary.
         memory_slots: learned keys and values that every query sees; None without them.
         axial: rows and columns of axial positions; None with another kind of positions.
+        mixture: of mixture-of-experts layers; None without them.
     """
 
     batch: mtf.Dimension
@@ -52,6 +92,7 @@ class Dimensions:
     vocab: mtf.Dimension
     memory_slots: Optional[mtf.Dimension] = None
     axial: Optional[tuple[mtf.Dimension, mtf.Dimension]] = None
+    mixture: Optional[ExpertDims] = None
 
     @classmethod
     def from_config(cls, config: Config, batch_size: int) -> Dimensions:
@@ -78,7 +119,13 @@ class Dimensions:
                 mtf.Dimension("memory_slots", config.num_mem_kv) if config.num_mem_kv else None
             ),
             axial=_axial_dims(config),
+            mixture=ExpertDims.from_config(config, batch_size) if config.moe_layers else None,
         )
+
+    @property
+    def value_features(self) -> mtf.Dimension:
+        """``features_per_head`` of values, beside that of keys in one tensor; never split."""
+        return mtf.Dimension("value_features", self.features_per_head.size)
 
     def with_sequence(self, length: int) -> Dimensions:
         """The same dimensions with queries at ``length`` positions (a chunk of the window)."""

@@ -48,12 +48,24 @@ class Weights:
             initializer=initializer,
         )
 
+    def _seed_of(self, name: str) -> int:
+        return (self.seed * 0x9E3779B1 + label_id(f"{self.prefix}/{name}")) % (2**31 - 1)
+
     def normal(self, name: str, dims: Sequence[mtf.Dimension], stddev: float) -> mtf.Tensor:
         """A variable [dims] drawn from N(0, stddev)."""
-        seed = (self.seed * 0x9E3779B1 + label_id(f"{self.prefix}/{name}")) % (2**31 - 1)
-        return self._get(
-            name, dims, tf.compat.v1.random_normal_initializer(stddev=stddev, seed=seed)
+        initializer = tf.compat.v1.random_normal_initializer(
+            stddev=stddev, seed=self._seed_of(name)
         )
+        return self._get(name, dims, initializer)
+
+    def truncated_normal(
+        self, name: str, dims: Sequence[mtf.Dimension], stddev: float
+    ) -> mtf.Tensor:
+        """A variable [dims] drawn from N(0, stddev) without what is beyond two ``stddev``."""
+        initializer = tf.compat.v1.truncated_normal_initializer(
+            stddev=stddev, seed=self._seed_of(name)
+        )
+        return self._get(name, dims, initializer)
 
     def zeros(self, name: str, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
         """A variable [dims] that starts at 0."""

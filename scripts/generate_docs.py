@@ -23,6 +23,7 @@ from configs.datasets import DatasetConfig  # noqa: E402
 from configs.errors import shown  # noqa: E402
 from configs.files import shipped_configs  # noqa: E402
 from configs.load import load_config  # noqa: E402
+from configs.mixture_keys import MixtureKeys  # noqa: E402
 from configs.names import (  # noqa: E402
     ACTIVATIONS,
     ATTENTION_TYPES,
@@ -68,7 +69,7 @@ def _type_text(annotation: Any) -> str:
         return " or ".join([*kinds, "null"])
     if origin is typing.Annotated:
         return _type_text(arguments[0])
-    if origin is dict:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "object"
     return "list"
 
@@ -137,7 +138,7 @@ def config_reference() -> str:
         "A config is one flat JSON object. `null` stands for the default. Unknown keys, wrong "
         "types and values that do not fit together are refused, all at once.",
     ]
-    models: tuple[type[BaseModel], ...] = (*SECTIONS, DatasetConfig)
+    models: tuple[type[BaseModel], ...] = (*SECTIONS, MixtureKeys, DatasetConfig)
     for model in models:
         title = (model.__doc__ or "").strip().splitlines()[0].rstrip(".")
         lines += ["", f"## {title}", "", *_section_table(model)]

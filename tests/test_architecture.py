@@ -10,6 +10,7 @@ import pytest
 from configs.names import DIMENSION_NAMES
 from models.dimensions import Dimensions
 from tests.support import make_config
+from utils.mesh_tensorflow import mtf
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -182,6 +183,7 @@ RAW_TENSORFLOW = {
     "models/weights.py": {
         "tf.compat.v1.ones_initializer",
         "tf.compat.v1.random_normal_initializer",
+        "tf.compat.v1.truncated_normal_initializer",
         "tf.compat.v1.zeros_initializer",
     },
     # Bodies of the integer kernels that move the text on (one line each), and the two
@@ -228,20 +230,32 @@ def test_only_one_module_spells_dimension_names():
     assert not wrong
 
 
+def built_dims(config):
+    """Name and size of each dimension that a model of ``config`` has, by attribute."""
+    dims = Dimensions.from_config(config, batch_size=3)
+    parts = [dims] if dims.mixture is None else [dims, dims.mixture]
+    return {
+        field.name: (value.name, value.size)
+        for part in parts
+        for field in dataclasses.fields(part)
+        if isinstance(value := getattr(part, field.name), mtf.Dimension)
+    }
+
+
 def test_dimension_names_are_those_of_the_config():
-    """They are what `layout` speaks of; experts come with the mixture of experts."""
-    dims = Dimensions.from_config(make_config(), batch_size=3)
-    built = {getattr(dims, field.name).name for field in dataclasses.fields(dims)}
-    assert built == set(DIMENSION_NAMES) - {"experts"}
+    """They are what `layout` speaks of; some layers have more, which no layout may name."""
+    plain, mixture = (
+        {name for name, _ in built_dims(config).values()} & set(DIMENSION_NAMES)
+        for config in (make_config(), make_config(moe_layers=[0]))
+    )
+    assert plain == set(DIMENSION_NAMES) - {"experts"}
+    assert mixture == set(DIMENSION_NAMES)
 
 
 def test_sizes_of_the_dimensions():
     config = make_config(n_head=5, n_embd=35, n_ctx=11, n_vocab=23)
     dims = Dimensions.from_config(config, batch_size=3)
-    assert {
-        field.name: (getattr(dims, field.name).name, getattr(dims, field.name).size)
-        for field in dataclasses.fields(dims)
-    } == {
+    assert built_dims(config) == {
         "batch": ("batch", 3),
         "sequence": ("sequence", 11),
         "memory_length": ("memory_length", 11),

@@ -73,4 +73,4 @@ def test_the_log_file_is_where_it_is_said_to_be(readme):
 def test_every_dimension_that_a_layout_may_name_is_listed(readme):
     [sentence] = re.findall(r"A layout may name (.*?)\.", readme)
     listed = set(re.findall(r"`(\w+)`", sentence))
-    assert listed == set(DIMENSION_NAMES) - {"features_per_head", "experts"}
+    assert listed == set(DIMENSION_NAMES) - {"features_per_head"}

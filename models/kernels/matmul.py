@@ -59,6 +59,54 @@ def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Ten
     return y
 
 
+def expert_matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Tensor:
+    """Contracts the last dimension of ``x`` with the weights of each expert.
+
+    Args:
+        x: [experts, ..., in_dim], or [..., in_dim] of which every expert gets all; floating.
+        weight: [experts, in_dim, out_dim]; rounded to x's dtype for the product.
+        out_dim: the dimension of ``weight`` that stays. Every dimension may be split.
+
+    Returns:
+        [experts, ..., out_dim], of x's dtype.
+    """
+    experts, in_dim = weight.shape.dims[:2]
+    shared = experts not in x.shape.dims
+    rows = x.shape.dims[0 if shared else 1 : -1]
+
+    def flat(values: tf.Tensor, count: int) -> tf.Tensor:
+        return tf.reshape(values, [count, -1, values.shape[-1]])
+
+    def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor) -> tf.Tensor:
+        count, _, width = weight_slice.shape
+        flat_x = flat(x_slice, 1 if shared else count)
+        product = tf.matmul(flat_x, tf.cast(weight_slice, x_slice.dtype))
+        return tf.reshape(product, [count, *x_slice.shape[0 if shared else 1 : -1], width])
+
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
+        x_slice, weight_slice = xs
+        count = weight_slice.shape[0]
+        flat_x, d_flat = flat(x_slice, 1 if shared else count), flat(dys[0], count)
+        dx = tf.matmul(d_flat, tf.cast(weight_slice, d_flat.dtype), transpose_b=True)
+        if shared:
+            dx = tf.reduce_sum(dx, 0)
+        d_weight = tf.matmul(flat_x, d_flat, transpose_a=True)
+        return [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
+
+    output = mtf.Shape([experts, *rows, out_dim])
+    [y] = kernel(
+        forward,
+        [x, weight],
+        [(output, x.dtype)],
+        splittable=output.dims,
+        summed_dims=[in_dim],
+        gradient=gradient,
+        name="expert_matmul",
+        multiply_adds=output.size * in_dim.size,
+    )
+    return y
+
+
 def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
     """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split.
 

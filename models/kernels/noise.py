@@ -9,6 +9,7 @@ the constants of C. Wellons' "hash-prospector" (bias below 0.2).
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -67,8 +68,14 @@ def keep_mask(key: tf.Tensor, positions: Sequence[tf.Tensor], rate: float) -> tf
     return tf.where(bits >= dropped_below, 1.0 / (1.0 - rate), 0.0)
 
 
+def unit_interval(bits: tf.Tensor) -> tf.Tensor:
+    """Uniform float32 values in (0, 1) from uint32 ones of any shape."""
+    # 23 bits and a half keep the value away from 0 and 1 in float32.
+    return (tf.cast(tf.bitwise.right_shift(bits, _uint32(9)), tf.float32) + 0.5) / 2.0**23
+
+
 class Dropout:
-    """Dropout of one training step.
+    """Dropout, and other noise, of one training step.
 
     Args:
         mesh: of the model.
@@ -104,6 +111,28 @@ class Dropout:
         if dim == self._rows.shape.dims[0]:
             return self._rows
         return mtf.range(self._key.mesh, dim, tf.int32)
+
+    def over(self, batch: mtf.Dimension) -> Dropout:
+        """The same noise for tensors whose sequences are counted by ``batch``."""
+        moved = copy.copy(self)
+        moved._rows = mtf.reshape(self._rows, mtf.Shape([batch]))
+        return moved
+
+    def uniform(self, dims: Sequence[mtf.Dimension], label: str) -> mtf.Tensor:
+        """Uniform noise in (0, 1) at one place in the model: float32 [dims], all splittable."""
+
+        def values(key: tf.Tensor, *positions: tf.Tensor) -> tf.Tensor:
+            return unit_interval(hash_of_positions(key, positions))
+
+        [noise] = kernel(
+            values,
+            [self.key(label)] + [self.positions(dim) for dim in dims],
+            [(mtf.Shape(dims), tf.float32)],
+            splittable=dims,
+            name="uniform",
+            differentiable=False,
+        )
+        return noise
 
     def __call__(self, x: mtf.Tensor, rate: float, label: str) -> mtf.Tensor:
         """Drops elements of ``x`` (any shape) with probability ``rate``; every dim may be split.

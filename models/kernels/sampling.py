@@ -9,7 +9,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from models.kernels.entmax import log_entmax
-from models.kernels.noise import fold, hash_of_positions, mix
+from models.kernels.noise import fold, hash_of_positions, mix, unit_interval
 
 
 def uniform(seeds: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
@@ -24,11 +24,7 @@ def uniform(seeds: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
         [batch, count] float32.
     """
     keys = fold(mix(tf.cast(seeds, tf.uint32)), positions)
-    bits = hash_of_positions(keys, [tf.range(count)])
-    # 23 bits and a half keep the value away from 0 and 1 in float32.
-    return (tf.cast(tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32)), tf.float32) + 0.5) / (
-        2.0**23
-    )
+    return unit_interval(hash_of_positions(keys, [tf.range(count)]))
 
 
 def _nucleus_threshold(logits: tf.Tensor, top_k: tf.Tensor, top_p: tf.Tensor) -> tf.Tensor:

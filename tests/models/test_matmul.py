@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.kernels.matmul import bias_add, matmul
+from models.kernels.matmul import bias_add, expert_matmul, matmul
 from tests.support import assert_all_close, value_and_gradients
 from utils.mesh_tensorflow import mtf
 
@@ -78,6 +78,42 @@ def test_bias_and_gradients(mesh_shape, layout):
         UPSTREAM,
     )
     assert_all_close(got, [UPSTREAM + 1 + BIAS, UPSTREAM, UPSTREAM.sum((0, 1))], 1e-6)
+
+
+EXPERTS = mtf.Dimension("experts", 2)
+EXPERT_WEIGHTS, EXPERT_X, EXPERT_UPSTREAM = (
+    RANDOM.normal(size=shape).astype(np.float32)
+    for shape in ((2, 8, 12), (2, 4, 6, 8), (2, 4, 6, 12))
+)
+
+
+@pytest.mark.parametrize(
+    ("mesh_shape", "layout"),
+    [
+        ("x:1", ""),
+        ("x:2,y:2", "experts:x,batch:y"),
+        ("x:2,y:2", "experts:x,embd:y"),
+        ("x:2,y:2", "batch:x,intermediate_expanded:y"),
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_product_of_each_expert_and_gradients(mesh_shape, layout, shared):
+    x = EXPERT_X[0] if shared else EXPERT_X
+    dims = [BATCH, SEQUENCE, IN]
+    got = value_and_gradients(
+        mesh_shape,
+        layout,
+        [(x, dims if shared else [EXPERTS, *dims]), (EXPERT_WEIGHTS, [EXPERTS, IN, OUT])],
+        lambda _, x, weight: expert_matmul(x, weight, OUT),
+        EXPERT_UPSTREAM,
+    )
+    term = "bsi" if shared else "ebsi"
+    expected = [
+        np.einsum(f"{term},eio->ebso", x, EXPERT_WEIGHTS),
+        np.einsum(f"ebso,eio->{term}", EXPERT_UPSTREAM, EXPERT_WEIGHTS),
+        np.einsum(f"{term},ebso->eio", x, EXPERT_UPSTREAM),
+    ]
+    assert_all_close(got, expected, 1e-6)
 
 
 def test_the_kernel_knows_its_multiply_adds():

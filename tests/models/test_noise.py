@@ -14,12 +14,21 @@ ROWS, COLUMNS = 300, 400
 SIGMAS = 4.5  # of a normal deviate; past it once in 150,000
 
 
+BATCH, SEQUENCE = mtf.Dimension("batch", 4), mtf.Dimension("sequence", 6)
+EMBD = mtf.Dimension("embd", 20)
+
+
+def dropout_of(mesh: mtf.Mesh, seed: int, step: int) -> Dropout:
+    """Of a batch that is processed at once."""
+    return Dropout(mesh, seed, tf.constant(step), mtf.range(mesh, BATCH, tf.int32))
+
+
 def bits_of(*places: tuple[int, int, str]) -> list[np.ndarray]:
     """uint32 [ROWS, COLUMNS] for each (seed, step, label)."""
     mesh_input = np.zeros((), np.float32), []
 
     def build(_, x):
-        return [Dropout(x.mesh, seed, tf.constant(step)).key(label) for seed, step, label in places]
+        return [dropout_of(x.mesh, seed, step).key(label) for seed, step, label in places]
 
     keys = run_named("x:1", "", [mesh_input], build)
     return run_tf(
@@ -98,8 +107,6 @@ def test_transposed_coordinates_give_other_noise():
     assert abs(correlation(square[upper], square.T[upper])) < bound(upper[0].size)
 
 
-BATCH, SEQUENCE = mtf.Dimension("batch", 4), mtf.Dimension("sequence", 6)
-EMBD = mtf.Dimension("embd", 20)
 DIMS = [BATCH, SEQUENCE, EMBD]
 RANDOM = np.random.default_rng(1)
 X = (np.abs(RANDOM.normal(size=(4, 6, 20))) + 0.5).astype(np.float32)
@@ -110,7 +117,7 @@ def dropped(mesh_shape="x:1", layout="", seed=5, step=3, label="h0/attn", rate=0
     """(forward mask, mask of the gradient)."""
 
     def build(_, x, upstream):
-        y = Dropout(x.mesh, seed, tf.constant(step))(x, rate, label)
+        y = dropout_of(x.mesh, seed, step)(x, rate, label)
         return [y, *mtf.gradients([mtf.reduce_sum(y * upstream)], [x])]
 
     y, gradient = run_named(mesh_shape, layout, [(X, DIMS), (UPSTREAM, DIMS)], build)
@@ -157,3 +164,28 @@ def test_rate_zero_is_the_identity():
     y, gradient = dropped(rate=0.0)
     np.testing.assert_array_equal(y, np.ones_like(X))
     np.testing.assert_array_equal(gradient, np.ones_like(X))
+
+
+def uniform_noise(mesh_shape="x:1", layout="", step=3, label="h0/mlp/second_expert"):
+    """[batch, sequence], of rows 4 to 7 of a larger batch, counted by another dimension."""
+    renamed = mtf.Dimension("batch_unsplit", 4)
+
+    def build(_, rows):
+        dropout = Dropout(rows.mesh, 5, tf.constant(step), rows)
+        return [
+            dropout.uniform([BATCH, SEQUENCE], label),
+            dropout.over(renamed).uniform([renamed, SEQUENCE], label),
+        ]
+
+    rows = np.arange(4, 8, dtype=np.int32)
+    return run_named(mesh_shape, layout, [(rows, [BATCH])], build)
+
+
+def test_uniform_noise_of_rows():
+    noise, renamed = uniform_noise()
+    np.testing.assert_array_equal(renamed, noise)
+    assert 0 < noise.min() < 0.25 < 0.75 < noise.max() < 1
+    for split in uniform_noise("x:2,y:2", "batch:x,sequence:y"):
+        np.testing.assert_array_equal(split, noise)
+    for other in (uniform_noise(step=4), uniform_noise(label="h1/mlp/second_expert")):
+        assert not (other[0] == noise).any()
