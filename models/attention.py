@@ -1,7 +1,8 @@
 """The attention layer: projections, one of the attention types, output projection.
 
 A new type is one line of ``attention_window`` (or, when it is no masked softmax, one function
-beside ``masked_attention``) and its name in ``configs.names.ATTENTION_TYPES``.
+beside ``masked_attention``), one of ``layer_caches.CACHE_KINDS`` and its name in
+``configs.names.ATTENTION_TYPES``.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class GPT:
         self.mesh_layout = mesh_layout
         self.dropout = dropout
         self.weights = Weights(mesh, config.seed, config.share_parameters)
-        self.dtype = tf.as_dtype(config.precision)
+        self.dtype = {"float32": tf.float32, "bfloat16": tf.bfloat16}[config.precision]
         self.auxiliary_losses: list[mtf.Tensor] = []
 
     def _drop(self, x: mtf.Tensor, rate: float, label: str) -> mtf.Tensor:
@@ -92,7 +92,7 @@ class GPT:
     ) -> mtf.Tensor:
         """Attention within the sequence that is being processed (training, evaluation)."""
         if self.config.attention_layers[layer] == "linear":
-            return linear_attention(queries, keys, values, self.config.causal)
+            return linear_attention(queries, keys, values, self.config.causal, self.slots(layer))
         memory = self.dims.memory_length
         return masked_attention(
             queries,

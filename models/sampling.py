@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from configs.schema import Config
-from models.attention import attention_window
 from models.dimensions import Dimensions
 from models.gpt import GPT
-from models.kernels.cache import LayerCache, cached_attention, empty_cache
 from models.kernels.operation import kernel
 from models.kernels.sampling import draw
+from models.layer_caches import CACHE_KINDS, Caches, Fed, empty_caches, flatten, unflatten
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
@@ -68,39 +67,22 @@ class _Decoder:
         self, mesh: mtf.Mesh, config: Config, dims: Dimensions, mesh_layout: MeshLayout, length: int
     ):
         self.dims = dims.with_sequence(length)
-        self.config = config
         self.model = GPT(mesh, config, self.dims, mesh_layout)
 
-    def advance(
-        self, tokens: mtf.Tensor, positions: mtf.Tensor, caches: Sequence[LayerCache]
-    ) -> tuple[mtf.Tensor, list[LayerCache]]:
-        """Feeds tokens at their positions, each [batch, sequence]; returns hidden states."""
-        written = list(caches)
+    def advance(self, tokens: mtf.Tensor, fed: Fed, caches: Caches) -> tuple[mtf.Tensor, Caches]:
+        """Feeds tokens [batch, sequence]; returns hidden states and what is kept of all so far."""
+        written = dict(caches)
 
         def attend(
             queries: mtf.Tensor, keys: mtf.Tensor, values: mtf.Tensor, layer: int
         ) -> mtf.Tensor:
-            mixed, written[layer] = cached_attention(
-                queries,
-                keys,
-                values,
-                caches[layer],
-                positions,
-                attention_window(self.config, layer),
-                self.model.slots(layer),
+            kind = CACHE_KINDS[self.model.config.attention_layers[layer]]
+            mixed, written[layer] = kind.attend(
+                self.model, layer, queries, keys, values, caches[layer], fed
             )
             return mixed
 
-        hidden = self.model.hidden_states(tokens, positions, attend)
-        return hidden, written
-
-
-def _flatten(caches: Sequence[LayerCache]) -> list[mtf.Tensor]:
-    return [buffer for cache in caches for buffer in cache]
-
-
-def _unflatten(buffers: Sequence[mtf.Tensor]) -> list[LayerCache]:
-    return [LayerCache(*pair) for pair in zip(buffers[::2], buffers[1::2])]
+        return self.model.hidden_states(tokens, fed.positions, attend), written
 
 
 def _integers(function: Any, inputs: Sequence[mtf.Tensor], dims: Any, name: str) -> mtf.Tensor:
@@ -111,28 +93,37 @@ def _integers(function: Any, inputs: Sequence[mtf.Tensor], dims: Any, name: str)
 
 
 def _prefill(
-    decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, caches: list[LayerCache]
-) -> list[LayerCache]:
-    """Fills the caches for all positions before ``last`` (scalar: of the longest prompt)."""
+    decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, longest: mtf.Tensor, caches: Caches
+) -> Caches:
+    """Fills the caches for the positions before ``last`` [batch], the largest of which is given.
+
+    Rows that are shorter are fed what is behind their end, too, but it does not count.
+    """
     dims, length = decoder.dims, decoder.dims.sequence.size
     window = dims.embed_sequence.size
+    shape = [dims.batch, dims.sequence]
 
     def more(start: mtf.Tensor, *unused: mtf.Tensor) -> mtf.Tensor:
-        return mtf.less(start, last)
+        return mtf.less(start, longest)
 
     def count_up(text: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
         # A chunk may reach past the window; no prompt does, so what it writes there is not read.
         return tf.zeros_like(text) + tf.minimum(at + tf.range(length), window - 1)
 
-    def chunk(start: mtf.Tensor, *buffers: mtf.Tensor) -> list[mtf.Tensor]:
-        shape = [dims.batch, dims.sequence]
-        fed = _integers(lambda text, at: text[:, at : at + length], [tokens, start], shape, "chunk")
-        positions = _integers(count_up, [fed, start], shape, "positions")
-        _, written = decoder.advance(fed, positions, _unflatten(buffers))
-        return [start + length, *_flatten(written)]
+    def belongs(at: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        return tf.cast(at < end[:, tf.newaxis], tf.int32)
+
+    def chunk(start: mtf.Tensor, *loop_vars: mtf.Tensor) -> list[mtf.Tensor]:
+        part = _integers(
+            lambda text, at: text[:, at : at + length], [tokens, start], shape, "chunk"
+        )
+        positions = _integers(count_up, [part, start], shape, "positions")
+        fed = Fed(positions, _integers(belongs, [positions, last], shape, "counts"))
+        _, written = decoder.advance(part, fed, unflatten(loop_vars, caches))
+        return [start + length, *flatten(written)]
 
     start = mtf.zeros(tokens.mesh, mtf.Shape([]), tf.int32)
-    return _unflatten(mtf.while_loop(more, chunk, [start, *_flatten(caches)])[1:])
+    return unflatten(mtf.while_loop(more, chunk, [start, *flatten(caches)])[1:], caches)
 
 
 def _next_tokens(
@@ -183,7 +174,7 @@ def _decode(
     decoder: _Decoder,
     state: _State,
     rows: dict[str, mtf.Tensor],
-    caches: list[LayerCache],
+    caches: Caches,
     usable: int,
 ) -> _State:
     """Writes one token per row and round until no row is active."""
@@ -195,18 +186,18 @@ def _decode(
     def step(*loop_vars: mtf.Tensor) -> list[mtf.Tensor]:
         state = _State(*loop_vars[:3])
         shape = [dims.batch, dims.sequence]
-        fed = _integers(
+        last_token = _integers(
             lambda text, at: tf.gather(text, at[:, tf.newaxis], batch_dims=1),
             [state.tokens, state.position],
             shape,
             "last_token",
         )
-        positions = mtf.reshape(state.position, mtf.Shape(shape))
-        hidden, written = decoder.advance(fed, positions, _unflatten(loop_vars[3:]))
+        fed = Fed(*(mtf.reshape(x, mtf.Shape(shape)) for x in (state.position, state.active)))
+        hidden, written = decoder.advance(last_token, fed, unflatten(loop_vars[3:], caches))
         drawn = _next_tokens(decoder.model.logits(hidden), state, rows, dims, usable)
-        return [*_append(state, drawn, rows), *_flatten(written)]
+        return [*_append(state, drawn, rows), *flatten(written)]
 
-    return _State(*mtf.while_loop(more, step, [*state, *_flatten(caches)])[:3])
+    return _State(*mtf.while_loop(more, step, [*state, *flatten(caches)])[:3])
 
 
 def generate(
@@ -231,14 +222,11 @@ def generate(
     }
     padded = tf.pad(features["tokens"], [[0, 0], [0, cache_length - config.n_ctx]])
     tokens = mtf.import_tf_tensor(mesh, padded, mtf.Shape([dims.batch, dims.memory_length]))
-    caches = [
-        empty_cache(mesh, dims, tf.as_dtype(config.precision)) for _ in range(config.n_layer)
-    ]
     # The last token of a prompt is fed by the first decoding step, which needs its logits.
-    last = mtf.import_tf_tensor(mesh, tf.reduce_max(features["lengths"]) - 1, mtf.Shape([]))
-    chunk = min(PREFILL_CHUNK, cache_length)
-    caches = _prefill(_Decoder(mesh, config, dims, mesh_layout, chunk), tokens, last, caches)
     position = rows["lengths"] - 1
+    longest = mtf.import_tf_tensor(mesh, tf.reduce_max(features["lengths"]) - 1, mtf.Shape([]))
+    decoder = _Decoder(mesh, config, dims, mesh_layout, min(PREFILL_CHUNK, cache_length))
+    caches = _prefill(decoder, tokens, position, longest, empty_caches(decoder.model))
     active = _integers(
         lambda at, ends: tf.cast(at + 1 < ends, tf.int32), [position, rows["ends"]],
         [dims.batch], "active",

@@ -16,14 +16,14 @@ from models.kernels.operation import kernel
 from utils.mesh_tensorflow import mtf
 
 
-class LayerCache(NamedTuple):
+class KeyValueCache(NamedTuple):
     """Keys and values of one layer, each [batch, heads, cache_length, features_per_head]."""
 
     keys: mtf.Tensor
     values: mtf.Tensor
 
 
-def empty_cache(mesh: mtf.Mesh, dims: Dimensions, dtype: tf.DType) -> LayerCache:
+def empty_cache(mesh: mtf.Mesh, dims: Dimensions, dtype: tf.DType) -> KeyValueCache:
     """Two fresh buffers of zeros.
 
     ``tf.zeros`` would not do: the graph optimizer folds equal constants into one buffer, and
@@ -40,7 +40,7 @@ def empty_cache(mesh: mtf.Mesh, dims: Dimensions, dtype: tf.DType) -> LayerCache
         kernel(allocate, ranges, [(shape, dtype)], shape.dims[:2], "cache", differentiable=False)[0]
         for _ in range(2)
     ]
-    return LayerCache(*buffers)
+    return KeyValueCache(*buffers)
 
 
 def _write(cache: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -60,11 +60,11 @@ def cached_attention(
     queries: mtf.Tensor,
     keys: mtf.Tensor,
     values: mtf.Tensor,
-    cache: LayerCache,
+    cache: KeyValueCache,
     positions: mtf.Tensor,
     window: Window,
     slots: Optional[MemorySlots] = None,
-) -> tuple[mtf.Tensor, LayerCache]:
+) -> tuple[mtf.Tensor, KeyValueCache]:
     """Appends keys and values to the cache and attends to what it then holds.
 
     Only the filled part of the cache (for local attention: of the window) is read.
@@ -119,4 +119,4 @@ def cached_attention(
         name="cached_attention",
         differentiable=False,
     )
-    return mixed, LayerCache(new_keys, new_values)
+    return mixed, KeyValueCache(new_keys, new_values)

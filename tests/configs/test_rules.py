@@ -186,6 +186,15 @@ def test_the_base_config_is_clean():
             "n_vocab: must be a multiple of 4, the size of mesh axis 'x' that layout gives to "
             "'vocab' (got 105); set it to 108, rows beyond the dataset are padding",
         ),
+        (
+            {
+                "attention_types": [[["global", "linear", "none"], 1]],
+                "mesh_shape": "x:2",
+                "layout": "sequence:x",
+            },
+            "layout: must not split 'sequence' with linear layers, a position needs the sum over "
+            'all before it (got "sequence:x"); split batch or heads instead, heads:x',
+        ),
     ],
 )
 def test_rules(changes, expected):
@@ -397,6 +406,20 @@ def test_a_misspelt_key_is_refused_even_when_it_is_null():
             {"local_attention_radius": 256},
             "local_attention_radius: has no effect, no layer has local attention (got 256); "
             "remove it",
+        ),
+        (
+            {"attention_types": [[["linear", "none", "linear"], 1]], "attn_dropout": 0.1},
+            "attn_dropout: has no effect, no layer has attention weights, all are linear or none "
+            "(got 0.1); remove it",
+        ),
+        (
+            {"attention_types": [[["none"], 3]], "num_mem_kv": 2},
+            "num_mem_kv: has no effect, no layer has attention (got 2); remove it",
+        ),
+        (
+            {"attention_types": [[["linear"], 3]], "layout": "memory_length:x"},
+            "layout: splits 'memory_length', which no tensor of this model has "
+            '(got "memory_length:x"); remove it',
         ),
         (
             {"ada_epsilon1": 1e-30},
