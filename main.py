@@ -1,4 +1,4 @@
-"""Command line: train, evaluate, predict and inspect. ``python main.py --help`` lists all."""
+"""Command line: train, evaluate, predict, export, inspect. ``python main.py --help`` lists all."""
 
 from __future__ import annotations
 
@@ -234,6 +234,17 @@ def predict(config: Config, arguments: argparse.Namespace) -> None:
         file.write(text)
 
 
+def export(config: Config, arguments: argparse.Namespace) -> None:
+    """Writes the newest checkpoint as a SavedModel and prints its folder."""
+    from utils.run_folder import check_trained
+
+    check_trained(config)
+
+    from serving.export import export_model
+
+    print(export_model(config, _trained_checkpoint(config), arguments.out))
+
+
 def check_dataset(config: Config, arguments: argparse.Namespace) -> None:
     """Prints what is in the records."""
     from inspection.dataset_check import dataset_report
@@ -263,6 +274,7 @@ MODES = {
     "train": train,
     "eval": evaluate,
     "predict": predict,
+    "export": export,
     "check_dataset": check_dataset,
     "dry_run": dry_run,
     "print_config": print_config,

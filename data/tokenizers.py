@@ -116,6 +116,10 @@ class Tokenizer:
             )
         return self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
+    def to_json(self) -> str:
+        """The vocabulary as a file of the `tokenizers` library."""
+        return self._backend.to_str(pretty=True)
+
     @cached_property
     def _ids(self) -> frozenset[int]:
         return frozenset(self._vocabulary.values())

@@ -37,7 +37,6 @@ _PREDICT_ONLY: tuple[str, ...] = (
 # feature that gets built loses its line here, and --help and the docs follow.
 UNBUILT_FLAGS: dict[str, str] = {
     "tpu": "run on the CPU, or on GPUs with --gpu_ids",
-    "export": "use --predict for texts",
     "auto_layout": "compare layouts with --dry_run",
     "auto_layout_and_mesh_shape": "compare meshes with --dry_run",
 }
@@ -219,7 +218,7 @@ def _add_mode_flags(group: argparse._ArgumentGroup) -> None:
     texts = {
         "predict": "continue a prompt",
         "eval": "evaluate the newest checkpoint",
-        "export": "write a SavedModel",
+        "export": "write the newest checkpoint as a SavedModel, for TensorFlow Serving",
         "check_dataset": "show decoded samples, token ids and record counts",
         "dry_run": "report parameters, memory and layout without executing anything",
         "print_config": "print the resolved config as JSON",
@@ -280,7 +279,10 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
         help="sample from entmax probabilities, not softmax (default: off)",
     )
     group.add_argument(
-        "--out", metavar="FILE", help="file for the samples (default: standard output)"
+        "--out",
+        metavar="FILE",
+        help="file for the samples; with --export the folder of the exported versions (default: "
+        "standard output; export in model_path)",
     )
 
 
@@ -362,15 +364,22 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
         return f"the mode of a run must be one; got {got}. Keep one of them."
     if not namespace.predict:
         # A run that trains continues the prompt at its checkpoints, if predict_steps is set.
-        allowed = () if modes else ("prompt",)
+        allowed = ("out",) if namespace.export else () if modes else ("prompt",)
         given = [
             f"--{flag}"
             for flag in _PREDICT_ONLY
             if _is_given(namespace, flag) and flag not in allowed
         ]
+        if given == ["--out"]:
+            return "--out is for --predict and --export only; got neither. Add one of them."
         if given:
             verb = "is" if len(given) == 1 else "are"
             return f"{', '.join(given)} {verb} for --predict only; got no --predict. Add it."
+    if namespace.export and namespace.gpu_ids:
+        return (
+            "--gpu_ids must not be combined with --export, since a SavedModel names no devices; "
+            "got both. Remove one of them."
+        )
     if namespace.new and modes:
         return f"--new must not be combined with {modes[0]}; got both. Remove one of them."
     if namespace.yes and not namespace.new:

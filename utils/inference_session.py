@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -57,6 +58,30 @@ class InferenceSession:
     def run(self, fetches: Any, feed: Optional[dict[Any, Any]] = None) -> Any:
         """Runs the graph on the restored weights."""
         return self._session.run(fetches, feed)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(shape) for shape in self._shapes.values())
+
+    def save(self, folder: str, signatures: Mapping[str, Any]) -> None:
+        """Writes the graph and the restored weights as a SavedModel.
+
+        Args:
+            folder: that does not exist yet.
+            signatures: name -> value with ``inputs`` and ``outputs``, tensors by name.
+        """
+        saved_model = tf.compat.v1.saved_model
+        definitions = {
+            name: saved_model.predict_signature_def(signature.inputs, signature.outputs)
+            for name, signature in signatures.items()
+        }
+        with self.graph.as_default():
+            builder = saved_model.Builder(folder)
+            builder.add_meta_graph_and_variables(
+                self._session, [tf.saved_model.SERVING], definitions, saver=self._saver
+            )
+            builder.save()
 
     def close(self) -> None:
         """Frees the weights."""

@@ -85,10 +85,11 @@ def test_print_config_needs_no_tensorflow_and_loads_again(workshop):
 
 
 def test_unbuilt_flags_need_no_tensorflow(workshop):
-    code, out, err = probe(workshop.folder, "--model", workshop.config("some"), "--export")
+    code, out, err = probe(workshop.folder, "--model", workshop.config("some"), "--tpu", "t")
     assert (code, out) == (2, "")
     assert err == (
-        "main.py: error: --export is not built yet. Leave it out and use --predict for texts.\n"
+        "main.py: error: --tpu is not built yet. Leave it out and run on the CPU, or on GPUs with "
+        "--gpu_ids.\n"
     )
 
 
@@ -98,7 +99,6 @@ def test_unbuilt_flags_need_no_tensorflow(workshop):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--export"],
         ["--tpu", "my-tpu"],
         ["--auto_layout"],
         ["--auto_layout_and_mesh_shape"],

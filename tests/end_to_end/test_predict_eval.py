@@ -143,7 +143,7 @@ def test_a_mesh_that_is_too_large_is_fitted_with_a_notice(evaluated, program):
     )
 
 
-@pytest.mark.parametrize("mode", ["--eval", "--predict"])
+@pytest.mark.parametrize("mode", ["--eval", "--export", "--predict"])
 def test_a_missing_checkpoint_is_named(workshop, program, mode):
     result = program("--model", workshop.config("untrained"), mode)
     assert result.code == 2

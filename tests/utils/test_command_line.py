@@ -68,7 +68,7 @@ def test_help_says_which_flags_are_not_built(monkeypatch):
         actions = build_parser()._actions
         return {action.dest for action in actions if "(not built yet)" in action.help}
 
-    assert marked() == {*UNBUILT_FLAGS} >= {"tpu", "export"}
+    assert marked() == {*UNBUILT_FLAGS} >= {"tpu"}
     monkeypatch.delitem(UNBUILT_FLAGS, "tpu")
     assert marked() == {*UNBUILT_FLAGS}
 
@@ -188,6 +188,15 @@ def test_wrong_gpu_ids(values, message):
         (
             "--model x --eval --prompt p --out o --entmax_sampling",
             "--prompt, --entmax_sampling, --out are for --predict only; got no --predict. Add it.",
+        ),
+        (
+            "--model x --eval --out o",
+            "--out is for --predict and --export only; got neither. Add one of them.",
+        ),
+        (
+            "--model x --export --gpu_ids 0",
+            "--gpu_ids must not be combined with --export, since a SavedModel names no devices; "
+            "got both. Remove one of them.",
         ),
         (
             "--model x --new --eval",
