@@ -27,7 +27,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "local": ("A1_local_global", {}),
     "local, split": ("A1_local_global", SPLIT),
     "rotary": ("A2_rotary_untied", {}),
-    "rotary, split": ("A2_rotary_untied", {"mesh_shape": "x:2", "layout": "heads:x"}),
+    "rotary, split": ("A2_rotary_untied", {"mesh_shape": "x:3", "layout": "heads:x"}),
     "adafactor": ("A6_microbatch_adafactor", ADAFACTOR),
     "adafactor, split": ("A6_microbatch_adafactor", ADAFACTOR | SPLIT),
 }

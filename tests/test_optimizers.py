@@ -1,17 +1,14 @@
 """Learning rates against plain Python, Adam against numpy, and updates that wait for their step."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from configs.load import parse_config
 from model_fns import ModeKeys, Placement, make_model_fn
 from optimizers import decays, learning_rate
 from tests.support import (
-    copy_checkpoint,
     cpus,
     make_config,
     random_batches,
@@ -237,47 +234,6 @@ def test_two_runs_without_clipping_are_equal_to_the_bit(tmp_path):
     assert first.variables.keys() == second.variables.keys()
     for name, value in first.variables.items():
         np.testing.assert_array_equal(value, second.variables[name], err_msg=name)
-
-
-# --- fixture A6: Adafactor in the original GPT-Neo --------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def a6(fixtures_dir):
-    return fixtures_dir / "A6_microbatch_adafactor"
-
-
-@pytest.fixture(scope="module")
-def a6_trained(a6, tmp_path_factory):
-    """The original followed no schedule and took weight_decay for the decay rate."""
-    values = json.loads((a6 / "config.json").read_text())
-    model_path = tmp_path_factory.mktemp("a6")
-    config = parse_config(
-        values
-        | {"datasets": [], "eval_steps": 0, "eos_id": 1, "padding_id": 0}
-        | {"lr_decay": None, "warmup_steps": 0, "weight_decay": 0.0}
-        | {"ada_decay_rate": values["weight_decay"], "model_path": str(model_path)}
-    )
-    assert config.microbatches == 4
-    copy_checkpoint(str(a6 / "model.ckpt-0"), model_path)
-    expected = np.load(a6 / "expected.npz")
-    return train(config, list(zip(expected["train_inputs"], expected["train_labels"])))
-
-
-def test_gpt_neo_adafactor_losses(a6, a6_trained):
-    log = json.loads((a6 / "train_log.json").read_text())
-    losses = [step["loss"] for step in a6_trained.metrics]
-    np.testing.assert_allclose(losses, [step["loss"] for step in log], rtol=0, atol=2e-5)
-
-
-def test_gpt_neo_adafactor_variables(a6, a6_trained):
-    expected = read_checkpoint(str(a6 / "model.ckpt-12"))
-    assert a6_trained.variables.keys() == expected.keys()
-    for name, value in expected.items():
-        got = a6_trained.variables[name]
-        np.testing.assert_allclose(got, value, rtol=0, atol=1e-5, err_msg=name)
-    moved = expected["gpt2/h0/attn/q"] - read_checkpoint(str(a6 / "model.ckpt-0"))["gpt2/h0/attn/q"]
-    assert np.abs(moved).max() > 1e-2
 
 
 # --- gradients: their norms, and their precision ----------------------------------------------

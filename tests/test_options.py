@@ -30,7 +30,7 @@ FACTORS: dict[str, list[Keys]] = {
     "feed_forward": [
         {"activation_function": "gelu"},
         {"mlp_glu": True, "activation_function": "silu"},
-        {"moe_layers": [1], "moe_params": {"num_experts": 2, "hidden_size": 14}},
+        {"moe_layers": [1], "moe_params": {"moe_num_experts": 2, "moe_hidden_size": 14}},
     ],
     "blocks": [{}, {"macaron": True}, {"share_parameters": True}],
     "head": [{}, {"no_weight_tie": True}],
@@ -74,11 +74,11 @@ def covering_array(factors: dict[str, list[Keys]]) -> list[tuple[int, ...]]:
             if factor in row:
                 continue
 
-            def gain(level: int, factor: int = factor, row: dict[int, int] = row) -> int:
-                chosen = [tuple(sorted([(factor, level), item])) for item in row.items()]
-                return sum(pair in missing for pair in chosen)
-
-            row[factor] = max(range(sizes[factor]), key=lambda level: (gain(level), -level))
+            gains = [
+                sum(tuple(sorted([(factor, level), item])) in missing for item in row.items())
+                for level in range(sizes[factor])
+            ]
+            row[factor] = gains.index(max(gains))
         missing -= set(itertools.combinations(sorted(row.items()), 2))
         rows.append(tuple(row[number] for number in range(len(sizes))))
     return rows
@@ -170,9 +170,7 @@ def test_options_evaluate_and_continue(combination):
     engine.load(checkpoint)
     sampling = Sampling.from_config(config, temperature=0.0, max_new_tokens=5)
     prompts = [[3, 1, 4], [1, 5, 9, 2, 6]]
-    texts = [
-        row[0].prompt + row[0].continuation for row in engine.generate(prompts, sampling)
-    ]
+    texts = [row[0].prompt + row[0].continuation for row in engine.generate(prompts, sampling)]
     engine.close()
     window = np.zeros((2, config.n_ctx), np.int32)
     for number, text in enumerate(texts):

@@ -201,8 +201,6 @@ def test_all_problems_at_once(config_file):
         "axial_pos_emb: must be two sizes whose product is n_ctx 20, and theirs is 16 "
         "(got [4, 4]); change one of them or n_ctx",
         "axial_pos_emb: must not be combined with rotary_emb (got [4, 4]); remove one of the two",
-        "axial_pos_emb: is not built yet (got [4, 4]); remove it or set it to null",
-        "rotary_emb: is not built yet (got true); remove it or set it to false",
         "activation_function: is not a known activation (got \"gelo\"); did you mean 'gelu'?",
         "opt_name: must be one of adam, adafactor (got \"adma\"); did you mean 'adam'?",
         "steps_per_checkpoint: is not a key of the config (got 100); "
