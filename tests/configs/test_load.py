@@ -206,7 +206,7 @@ def test_all_problems_at_once(config_file):
         "steps_per_checkpoint: is not a key of the config (got 100); "
         "remove it and pass --steps_per_checkpoint",
     }
-    with pytest.raises(ConfigError, match=r"config\.json has 15 problems:\n  n_layer"):
+    with pytest.raises(ConfigError, match=r"config\.json has 13 problems:\n  n_layer"):
         load_config(str(config_file))
 
 
