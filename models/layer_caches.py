@@ -49,7 +49,7 @@ class CacheKind(NamedTuple):
 
 
 def _empty_keys_and_values(model: GPT, layer: int) -> KeyValueCache:
-    return empty_cache(model.mesh, model.dims, model.dtype)
+    return empty_cache(model.mesh, model.dims, model.dtype, model.mesh_layout.compiled)
 
 
 def _attend_to_keys(
@@ -61,8 +61,16 @@ def _attend_to_keys(
     cache: KeyValueCache,
     fed: Fed,
 ) -> tuple[mtf.Tensor, KeyValueCache]:
-    window = attention_window(model.config, layer)
-    return cached_attention(queries, keys, values, cache, fed.positions, window, model.slots(layer))
+    return cached_attention(
+        queries,
+        keys,
+        values,
+        cache,
+        fed.positions,
+        attention_window(model.config, layer),
+        model.slots(layer),
+        model.mesh_layout.compiled,
+    )
 
 
 def _empty_state(model: GPT, layer: int) -> LinearCache:

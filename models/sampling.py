@@ -115,7 +115,10 @@ def _prefill(
 
     def chunk(start: mtf.Tensor, *loop_vars: mtf.Tensor) -> list[mtf.Tensor]:
         part = _integers(
-            lambda text, at: text[:, at : at + length], [tokens, start], shape, "chunk"
+            lambda text, at: tf.slice(text, [0, at], [text.shape[0], length]),
+            [tokens, start],
+            shape,
+            "chunk",
         )
         positions = _integers(count_up, [part, start], shape, "positions")
         fed = Fed(positions, _integers(belongs, [positions, last], shape, "counts"))

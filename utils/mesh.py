@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from configs.schema import Config
@@ -20,10 +20,13 @@ class MeshLayout:
     Attributes:
         axes: (name, number of processors) of each mesh axis.
         rules: (dimension name, mesh axis) pairs.
+        compiled: whether XLA compiles the program of a processor as a whole, as on TPUs. Shapes
+            inside it must not depend on values, and nothing can be written in place.
     """
 
     axes: tuple[tuple[str, int], ...]
     rules: tuple[tuple[str, str], ...]
+    compiled: bool = False
 
     @classmethod
     def from_config(cls, config: Config) -> MeshLayout:
@@ -35,7 +38,7 @@ class MeshLayout:
 
     def without(self, dims: Collection[str]) -> MeshLayout:
         """The same mesh with a layout that does not split ``dims``."""
-        return MeshLayout(self.axes, tuple(rule for rule in self.rules if rule[0] not in dims))
+        return replace(self, rules=tuple(rule for rule in self.rules if rule[0] not in dims))
 
     @property
     def size(self) -> int:
