@@ -174,7 +174,7 @@ def uses_of(file: str, library: str) -> set[str]:
 
 
 # TensorFlow that computes nothing.
-TYPES = {"tf.DType", "tf.Tensor", "tf.bool", "tf.float32", "tf.int32", "tf.uint32"}
+TYPES = {"tf.DType", "tf.Tensor", "tf.bfloat16", "tf.bool", "tf.float32", "tf.int32", "tf.uint32"}
 # Raw TensorFlow in a model outside models/kernels, and why it may be there.
 RAW_TENSORFLOW = {
     # Every function there is the body of one kernel.

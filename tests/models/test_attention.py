@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.attention import attention_radius
-from models.kernels.attention import MASKED, masked_attention, window_bias
+from models.attention import attention_window
+from models.kernels.attention import MASKED, MemorySlots, Window, masked_attention, window_bias
 from models.kernels.noise import Dropout, keep_mask
 from tests.support import (
     assert_all_close,
@@ -34,12 +34,12 @@ RANDOM = np.random.default_rng(11)
 Q, K, V, UPSTREAM = RANDOM.normal(size=(4, 4, LENGTH, 6, 5)).astype(np.float32)
 
 
-def sliding_mask(length: int, radius: int | None) -> np.ndarray:
+def sliding_mask(length: int, radius: int | None, causal: bool = True) -> np.ndarray:
     """Which keys a query sees, spelled out."""
     seen = np.zeros((length, length), bool)
     for i in range(length):
         for j in range(length):
-            seen[i, j] = j <= i and (radius is None or j > i - radius)
+            seen[i, j] = (j <= i or not causal) and (radius is None or abs(i - j) < radius)
     return seen
 
 
@@ -62,8 +62,9 @@ def dense(q, k, v, upstream, radius, keep=1.0):
     return [x.transpose(0, 2, 1, 3) for x in results]
 
 
-def attention(split, q, k, v, radius, dropout=None, rate=0.0):
-    return masked_attention(q, k, v, radius, split.slices(MEMORY), dropout, rate, "h0/attn/weights")
+def attention(split, q, k, v, radius, dropout=None, rate=0.0, causal=True, slots=None):
+    window, pieces = Window(causal, radius), split.slices(MEMORY)
+    return masked_attention(q, k, v, window, pieces, dropout, rate, "h0/attn/weights", slots)
 
 
 def named(q=Q, k=K, v=V):
@@ -107,14 +108,46 @@ def test_window_edges(length):
     assert_all_close([got[0]], [v], 1e-6)  # a window of one key is the query's own value
 
 
+@on_all_layouts
+@pytest.mark.parametrize("causal", [True, False])
+def test_memory_slots(mesh_shape, layout, causal):
+    """They are keys and values before those of the sequence, seen from everywhere."""
+    slots = RANDOM.normal(size=(2, 3, 6, 5)).astype(np.float32)
+    slot_dims = [mtf.Dimension("memory_slots", 3), HEADS, FEATURES]
+
+    def build(split, q, k, v, mem_k, mem_v, upstream):
+        mixed = attention(split, q, k, v, 4, causal=causal, slots=MemorySlots(mem_k, mem_v))
+        loss = mtf.reduce_sum(mixed * upstream)
+        return [mixed, *mtf.gradients([loss], [q, k, v, mem_k, mem_v])]
+
+    given = [*named(), *((part, slot_dims) for part in slots), (UPSTREAM, QUERY_DIMS)]
+    got = run_named(mesh_shape, layout, given, build)
+
+    def plain():
+        q, k, v, upstream = (tf.constant(x.astype(np.float64)) for x in (Q, K, V, UPSTREAM))
+        mem_k, mem_v = (tf.constant(x.astype(np.float64)) for x in slots)
+        keys, values = (
+            tf.concat([tf.tile(mem[tf.newaxis], [4, 1, 1, 1]), x], 1)
+            for mem, x in ((mem_k, k), (mem_v, v))
+        )
+        seen = np.concatenate([np.ones((LENGTH, 3), bool), sliding_mask(LENGTH, 4, causal)], 1)
+        scores = tf.einsum("bqhf,bkhf->bhqk", q, keys)
+        weights = tf.nn.softmax(tf.where(seen, scores, tf.constant(-1e30, tf.float64)))
+        mixed = tf.einsum("bhqk,bkhf->bqhf", weights, values)
+        return [mixed, *tf.gradients(mixed, [q, k, v, mem_k, mem_v], upstream)]
+
+    assert_all_close(got, run_tf(plain), 3e-6)
+
+
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("radius", [None, 1, 4, 9])
-def test_window_bias(radius):
-    bias = run_tf(lambda: window_bias(tf.range(7), tf.range(7), radius))
-    np.testing.assert_array_equal(bias, np.where(sliding_mask(7, radius), 0.0, MASKED))
+def test_window_bias(radius, causal):
+    bias = run_tf(lambda: window_bias(tf.range(7), tf.range(7), Window(causal, radius)))
+    np.testing.assert_array_equal(bias, np.where(sliding_mask(7, radius, causal), 0.0, MASKED))
 
 
 def test_window_bias_of_a_slice_counts_from_its_global_position():
-    bias = run_tf(lambda: window_bias(tf.range(4, 7), tf.range(2, 6), 3))
+    bias = run_tf(lambda: window_bias(tf.range(4, 7), tf.range(2, 6), Window(True, 3)))
     np.testing.assert_array_equal(bias == 0, sliding_mask(7, 3)[4:7, 2:6])
 
 
@@ -144,7 +177,7 @@ def test_dropout_of_the_weights(mesh_shape, layout):
     rate, label = 0.3, "h0/attn/weights"
 
     def build(split, q, k, v, upstream):
-        dropout = Dropout(q.mesh, seed=9, step=tf.constant(4))
+        dropout = Dropout(q.mesh, 9, tf.constant(4), mtf.range(q.mesh, BATCH, tf.int32))
         mixed = attention(split, q, k, v, 5, dropout, rate)
         loss = mtf.reduce_sum(mixed * upstream)
         return [dropout.key(label), mixed, *mtf.gradients([loss], [q, k, v])]
@@ -161,4 +194,8 @@ def test_each_layer_has_its_own_radius():
     config = make_config(
         n_layer=3, attention_types=[[["global", "local", "global"], 1]], local_attention_radius=7
     )
-    assert [attention_radius(config, layer) for layer in range(3)] == [None, 7, None]
+    assert [attention_window(config, layer) for layer in range(3)] == [
+        Window(True, None),
+        Window(True, 7),
+        Window(True, None),
+    ]
