@@ -265,6 +265,16 @@ def dry_run(config: Config, arguments: argparse.Namespace) -> None:
     print(dry_run_report(config))
 
 
+def auto_layout(config: Config, arguments: argparse.Namespace) -> None:
+    """Prints a layout, or a mesh and a layout, to paste into the config."""
+    from inspection.layout_report import layout_report, mesh_report
+
+    if arguments.auto_layout_and_mesh_shape:
+        print(mesh_report(config, len(arguments.gpu_ids) or config.mesh_size))
+    else:
+        print(layout_report(config))
+
+
 def print_config(config: Config, arguments: argparse.Namespace) -> None:
     """Prints the resolved config."""
     print(json.dumps(config.to_json_dict(), indent=2))
@@ -278,7 +288,17 @@ MODES = {
     "check_dataset": check_dataset,
     "dry_run": dry_run,
     "print_config": print_config,
+    "auto_layout": auto_layout,
 }
+
+
+def _with_fitting_mesh(config: Config, arguments: argparse.Namespace) -> Config:
+    from inspection.mesh_fit import fit_mesh
+
+    fit = fit_mesh(config, max(len(arguments.gpu_ids), 1))
+    for notice in fit.notices:
+        LOGGER.warning(notice)
+    return fit.config
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -304,6 +324,8 @@ def run(arguments: argparse.Namespace) -> None:
 
         name = os.path.splitext(os.path.basename(arguments.model))[0]
         set_up_logging(name, arguments.debug)
+    if arguments.fit_mesh:
+        config = _with_fitting_mesh(config, arguments)
     for warning in config.warnings:
         LOGGER.warning(warning)
     MODES[arguments.mode](config, arguments)

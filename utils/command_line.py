@@ -33,12 +33,13 @@ _PREDICT_ONLY: tuple[str, ...] = (
     "out",
 )
 
+# Modes that use no mesh, or choose one themselves.
+_WITHOUT_FIT_MESH = ("--check_dataset", "--auto_layout_and_mesh_shape")
+
 # GPT-Neo's flags that are accepted and not acted on yet -> what to do in place of each. A
 # feature that gets built loses its line here, and --help and the docs follow.
 UNBUILT_FLAGS: dict[str, str] = {
     "tpu": "run on the CPU, or on GPUs with --gpu_ids",
-    "auto_layout": "compare layouts with --dry_run",
-    "auto_layout_and_mesh_shape": "compare meshes with --dry_run",
 }
 
 # Flags that existed in relatives or earlier versions, and what to write in place of them.
@@ -198,6 +199,11 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
         "devices (default: none, the CPU)",
     )
     group.add_argument(
+        "--fit_mesh",
+        action="store_true",
+        help="choose the sizes of the mesh axes for the devices at hand (default: off)",
+    )
+    group.add_argument(
         "--sacred_id", metavar="ID", help="id of the tracked run (default: none, not tracked)"
     )
     group.add_argument(
@@ -222,8 +228,9 @@ def _add_mode_flags(group: argparse._ArgumentGroup) -> None:
         "check_dataset": "show decoded samples, token ids and record counts",
         "dry_run": "report parameters, memory and layout without executing anything",
         "print_config": "print the resolved config as JSON",
-        "auto_layout": "print the layout that needs the least memory",
-        "auto_layout_and_mesh_shape": "print the layout and mesh shape that need the least memory",
+        "auto_layout": "print the layout of the mesh that needs the least memory",
+        "auto_layout_and_mesh_shape": "print the mesh shape and layout that need the least memory, "
+        "for the devices of --gpu_ids or as many processors as the config's mesh has",
     }
     for name, text in texts.items():
         group.add_argument(f"--{name}", action="store_true", help=f"{text} (default: off)")
@@ -380,6 +387,8 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
             "--gpu_ids must not be combined with --export, since a SavedModel names no devices; "
             "got both. Remove one of them."
         )
+    if namespace.fit_mesh and modes and modes[0] in _WITHOUT_FIT_MESH:
+        return f"--fit_mesh must not be combined with {modes[0]}; got both. Remove one of them."
     if namespace.new and modes:
         return f"--new must not be combined with {modes[0]}; got both. Remove one of them."
     if namespace.yes and not namespace.new:

@@ -79,13 +79,12 @@ def place_training(config: Config, devices: Sequence[str]) -> Fit:
     check_devices(devices)
     count = max(len(devices), 1)
     if config.mesh_size != count:
-        axes = ",".join(f"{name}:1" for name, _ in config.mesh_axes)
         here = ", ".join(devices) or "the CPU"
         raise ValueError(
             f"mesh_shape must have as many processors as there are devices; got "
-            f"{config.mesh_shape} = {config.mesh_size} on {count} ({here}). Add --set "
-            f"mesh_shape={axes} to run on one device, name {config.mesh_size} devices with "
-            "--gpu_ids, or look at the job with --dry_run."
+            f"{config.mesh_shape} = {config.mesh_size} on {count} ({here}). Add --fit_mesh to fit "
+            f"the mesh to the devices, name {config.mesh_size} with --gpu_ids, or look at the job "
+            "with --dry_run."
         )
     from utils.mesh import MeshLayout
 

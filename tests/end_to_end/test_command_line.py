@@ -100,8 +100,6 @@ def test_unbuilt_flags_need_no_tensorflow(workshop):
     "words",
     [
         ["--tpu", "my-tpu"],
-        ["--auto_layout"],
-        ["--auto_layout_and_mesh_shape"],
     ],
 )
 def test_unbuilt_flags_are_refused(workshop, program, words):
@@ -118,7 +116,6 @@ def test_unbuilt_flags_are_refused(workshop, program, words):
         ("n_head=3", "n_embd: must be a multiple of n_head 3"),
         ("learning_rate=1", "learning_rate: "),
         ("n_layer=two", "n_layer: "),
-        ("no_weight_tie=true", "no_weight_tie: is not built yet"),
     ],
 )
 def test_wrong_overrides_are_refused(workshop, program, override, problem):
@@ -147,8 +144,8 @@ def test_debug_shows_a_traceback(workshop):
 def test_a_pod_config_on_one_device_names_the_way_out(program):
     assert one_line(program("--model", "gpt_neo_xl_256")) == (
         "mesh_shape must have as many processors as there are devices; got x:128,y:2 = 256 on 1 "
-        "(the CPU). Add --set mesh_shape=x:1,y:1 to run on one device, name 256 devices with "
-        "--gpu_ids, or look at the job with --dry_run."
+        "(the CPU). Add --fit_mesh to fit the mesh to the devices, name 256 with --gpu_ids, or "
+        "look at the job with --dry_run."
     )
 
 
@@ -221,6 +218,39 @@ def test_ctrl_c_before_training_is_no_traceback(workshop, monkeypatch, capsys):
     monkeypatch.setattr(main, "run", interrupted)
     assert main.main(["--model", workshop.config("interrupted")]) == 130
     assert capsys.readouterr().err == "main.py: interrupted\n"
+
+
+def test_auto_layout_prints_what_a_config_may_have(workshop, program):
+    keys = {"train_batch_size": 8, "eval_batch_size": 8, "mesh_shape": "x:2"}
+    config = workshop.config("laid_out", layout="heads:x", **keys)
+    result = program("--model", config, "--auto_layout")
+    assert result.code == 0, result.err
+    printed = json.loads("{" + result.out.partition("\n\n")[0] + "}")
+    assert printed == {"layout": "batch:x"}
+    assert load_config(workshop.config("pasted", **keys | printed)).warnings == ()
+    # On one processor there is nothing to search; the devices decide.
+    result = program("--model", config, "--auto_layout_and_mesh_shape", "--gpu_ids", "CPU:0")
+    assert result.out.startswith('"mesh_shape": "x:1",\n"layout": "heads:x"\n')
+    assert not workshop.run_folder("laid_out").exists()
+
+
+def test_fit_mesh_with_print_config(workshop):
+    words = ["--model", "gpt_neo_xl_256", "--fit_mesh", "--print_config"]
+    code, out, err = probe(workshop.folder, *words)
+    assert code == 0
+    assert json.loads(out)["mesh_shape"] == "x:1,y:1"
+    assert err == (
+        "mesh_shape x:128,y:2 = 256 processors becomes x:1,y:1 on 1 device, the only mesh that "
+        "the config allows\n"
+    )
+
+
+def test_fit_mesh_without_a_mesh_that_fits(program):
+    message = one_line(program("--model", "gpt_neo_xl_256", "--fit_mesh", "--gpu_ids", "0,1,2"))
+    assert message.startswith(
+        "--fit_mesh must find sizes for the axes of mesh_shape x:128,y:2 on 3"
+    )
+    assert message.endswith("Name 2 device(s) with --gpu_ids, or change layout.")
 
 
 def test_dry_run_prints_a_report(workshop, program):

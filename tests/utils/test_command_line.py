@@ -15,6 +15,7 @@ FLAGS = {
     "--entmax_sampling",
     "--eval",
     "--export",
+    "--fit_mesh",
     "--gpu_ids",
     "--help",
     "--max_new_tokens",
@@ -201,6 +202,15 @@ def test_wrong_gpu_ids(values, message):
         (
             "--model x --new --eval",
             "--new must not be combined with --eval; got both. Remove one of them.",
+        ),
+        (
+            "--model x --fit_mesh --auto_layout_and_mesh_shape",
+            "--fit_mesh must not be combined with --auto_layout_and_mesh_shape; got both. Remove "
+            "one of them.",
+        ),
+        (
+            "--model x --check_dataset --fit_mesh",
+            "--fit_mesh must not be combined with --check_dataset; got both. Remove one of them.",
         ),
         ("--model x --yes", "--yes must come with --new; got it alone. Remove it or add --new."),
         (

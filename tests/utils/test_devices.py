@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from inspection.mesh_fit import fit_mesh
 from tests.support import cpus, make_config
 from utils.devices import check_devices, place_inference, place_training, session_config
 from utils.mesh import MeshLayout
@@ -20,16 +21,16 @@ def test_training_refuses_a_mesh_of_another_size():
         place_training(make_config(**POD), ())
     assert str(caught.value) == (
         "mesh_shape must have as many processors as there are devices; got x:128,y:2 = 256 on 1 "
-        "(the CPU). Add --set mesh_shape=x:1,y:1 to run on one device, name 256 devices with "
-        "--gpu_ids, or look at the job with --dry_run."
+        "(the CPU). Add --fit_mesh to fit the mesh to the devices, name 256 with --gpu_ids, or "
+        "look at the job with --dry_run."
     )
     with pytest.raises(ValueError) as caught:
         place_training(make_config(), cpus(2))
-    assert "got x:1 = 1 on 2 (device:CPU:0, device:CPU:1). Add --set" in str(caught.value)
+    assert "got x:1 = 1 on 2 (device:CPU:0, device:CPU:1). Add --fit_mesh" in str(caught.value)
 
 
 def test_the_remedy_of_that_error_works():
-    config = make_config(**(POD | {"mesh_shape": "x:1,y:1"}))
+    config = fit_mesh(make_config(**POD), 1).config
     fit = place_training(config, ())
     assert fit.mesh_layout == MeshLayout.from_config(config)
     assert fit.devices == ("",)
