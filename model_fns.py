@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -18,6 +18,9 @@ from optimizers import Updates, build_updates, learning_rate
 from utils.checkpoints import checkpoint_hooks, make_saver
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
+from utils.tpu import Tpu
+from utils.tpu_mesh import Cores
+from utils.tpu_metrics import metrics_host_call
 
 ModeKeys = tf.estimator.ModeKeys
 
@@ -31,12 +34,16 @@ class Placement:
         devices: one TensorFlow device per processor of the mesh.
         steps_per_checkpoint: updates between two checkpoints.
         save_listeners: told of each checkpoint (training only).
+        tpu: whose cores are the processors of the mesh, in place of devices.
+        last_hooks: session hooks that come after those of TPUEstimator (training only).
     """
 
     mesh_layout: MeshLayout
     devices: tuple[str, ...]
     steps_per_checkpoint: int = 5000
     save_listeners: Sequence[Any] = field(default_factory=tuple)
+    tpu: Optional[Tpu] = None
+    last_hooks: Sequence[Any] = field(default_factory=tuple)
 
 
 def _import(mesh: mtf.Mesh, tensor: tf.Tensor, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
@@ -165,42 +172,112 @@ def make_model_fn(config: Config, placement: Placement) -> Callable[..., Any]:
         ``model_fn(features, labels, mode, params)``. Features: ``inputs`` [batch, n_ctx] int32
         for training and evaluation (labels alike; evaluation also ``row_weights`` [batch]
         float32, 0 for rows that only fill the batch); for prediction see models/sampling.py.
+        On a TPU, params hold ``cores`` or TPUEstimator's ``context``.
     """
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
-        graph = mtf.Graph()
-        mesh = mtf.Mesh(graph, "mesh")
+        cores = None
+        if placement.tpu is not None:
+            cores = params.get("cores") or Cores.from_context(params["context"])
+        ground = _Ground(placement, mtf.Graph(), cores)
         if mode == ModeKeys.TRAIN:
-            return _training_spec(config, placement, graph, mesh, features, labels)
+            return _training_spec(config, ground, features, labels)
         if mode == ModeKeys.EVAL:
-            return _evaluation_spec(config, placement, graph, mesh, features, labels)
-        return _prediction_spec(config, placement, graph, mesh, features)
+            return _evaluation_spec(config, ground, features, labels)
+        return _prediction_spec(config, ground, features)
 
     return model_fn
 
 
-def _lower(graph: mtf.Graph, mesh: mtf.Mesh, placement: Placement) -> mtf.Lowering:
-    implementation = placement.mesh_layout.placement(list(placement.devices))
-    # Stacking small variables speeds up the start on thousands of slices; here it would cost a
-    # copy of each of them.
-    return mtf.Lowering(graph, {mesh: implementation}, autostack=False)
+def inference_graph(
+    config: Config, placement: Placement, mode: str, features: Any, labels: Any = None
+) -> tuple[dict[str, tf.Tensor], Sequence[Any]]:
+    """The graph of evaluation or generation in a session of its own.
+
+    Args:
+        config: a checked config.
+        placement: mesh and devices.
+        mode: EVAL or PREDICT.
+        features: see ``make_model_fn``.
+        labels: see ``make_model_fn``.
+
+    Returns:
+        (tensors to be fetched by name, hooks that bring the weights to the mesh).
+    """
+    model_fn = make_model_fn(config, placement)
+    tf.compat.v1.train.get_or_create_global_step()
+
+    def build(params: dict[str, Any], features: Any, labels: Any) -> tuple[Any, Sequence[Any]]:
+        spec = model_fn(features, labels, mode, params)
+        if mode == ModeKeys.EVAL:
+            return spec.eval_metrics[1], spec.evaluation_hooks
+        return spec.predictions, spec.prediction_hooks
+
+    if placement.tpu is None:
+        return build({}, features, labels)
+    cores = placement.tpu.start()
+    inputs = (features, labels) if labels is not None else (features,)
+
+    def program(*values: tf.Tensor) -> tuple[Any, Sequence[Any]]:
+        features, *labels = tf.nest.pack_sequence_as(inputs, values)
+        return build({"cores": cores}, features, labels[0] if labels else None)
+
+    return cores.replicate(program, tf.nest.flatten(inputs))
 
 
-def _training_spec(
-    config: Config,
-    placement: Placement,
-    graph: mtf.Graph,
-    mesh: mtf.Mesh,
-    features: Any,
-    labels: tf.Tensor,
-) -> Any:
+class _Ground:
+    """What a graph is built on, and how it becomes TensorFlow.
+
+    Attributes:
+        placement: mesh, devices and checkpointing.
+        mesh: to build on.
+        on_tpu: whether TPU cores run the graph.
+    """
+
+    def __init__(self, placement: Placement, graph: mtf.Graph, cores: Optional[Cores]):
+        self.placement = placement
+        self.mesh = mtf.Mesh(graph, "mesh") if cores is None else cores.mesh(graph)
+        self.on_tpu = cores is not None
+        self._cores = cores
+
+    @property
+    def host(self) -> str:
+        """The CPU device of the first host of the TPU."""
+        assert self._cores is not None
+        return self._cores.hosts[0]
+
+    @property
+    def mesh_layout(self) -> MeshLayout:
+        """How the graph is split."""
+        return self.placement.mesh_layout
+
+    def lower(self) -> mtf.Lowering:
+        """Lays the graph out on the processors."""
+        graph = self.mesh.graph
+        if self._cores is not None:
+            return self._cores.lower(graph, self.mesh, self.mesh_layout)
+        implementation = self.mesh_layout.placement(list(self.placement.devices))
+        # Stacking small variables speeds up the start on thousands of slices; here it would
+        # cost a copy of each of them.
+        return mtf.Lowering(graph, {self.mesh: implementation}, autostack=False)
+
+    def whole(self, tensor: mtf.Tensor) -> mtf.Tensor:
+        """A tensor that can be exported: TPU cores export only what each of them has whole."""
+        return mtf.anonymize(tensor) if self.on_tpu else tensor
+
+
+def _training_spec(config: Config, ground: _Ground, features: Any, labels: tf.Tensor) -> Any:
+    placement = ground.placement
     global_step = tf.compat.v1.train.get_or_create_global_step()
     # A copy: the variable itself is increased in place by this very step.
     step = tf.cast(global_step, tf.int32)
     built = build_training_graph(
-        mesh, config, placement.mesh_layout, features["inputs"], labels, step
+        ground.mesh, config, ground.mesh_layout, features["inputs"], labels, step
     )
-    lowering = _lower(graph, mesh, placement)
+    assignments = built.updates.operations
+    if ground.on_tpu:  # small variables are stacked, if they are assigned together
+        assignments = ground.mesh.graph.combine_assignments(assignments)
+    lowering = ground.lower()
     loss = lowering.export_to_tf_tensor(built.loss)
     metrics = {
         "step": step + 1,
@@ -208,54 +285,64 @@ def _training_spec(
         "learning_rate": built.learning_rate,
         "grad_norm": lowering.export_to_tf_tensor(built.updates.gradient_norm),
     }
-    for name, tensor in metrics.items():
-        tf.identity(tensor, name=f"training/{name}")
-        if name != "step":
-            tf.compat.v1.summary.scalar(name, tensor)
-    for name, norm in built.updates.gradient_norms.items():
-        tf.compat.v1.summary.scalar(f"grads/norm/{name}", lowering.export_to_tf_tensor(norm))
-    updates = [lowering.lowered_operation(operation) for operation in built.updates.operations]
+    norms = {
+        f"grads/norm/{name}": lowering.export_to_tf_tensor(norm)
+        for name, norm in built.updates.gradient_norms.items()
+    }
+    host_call = None
+    if ground.on_tpu:
+        host_call = metrics_host_call(metrics | norms, config.iterations, ground.host)
+    else:
+        _offer(metrics, norms)
+    updates = [lowering.lowered_operation(operation) for operation in assignments]
     # The metrics read this step's values before the step is counted as made.
     with tf.control_dependencies(updates + list(metrics.values())):
         train_op = tf.compat.v1.assign_add(global_step, 1)
-    saver = make_saver(config.max_to_keep)
+    with mtf.utils.outside_all_rewrites():  # not on the cores of a TPU
+        hooks = checkpoint_hooks(
+            lowering,
+            make_saver(config.max_to_keep, sharded=ground.on_tpu),
+            config.model_path,
+            placement.steps_per_checkpoint,
+            list(placement.save_listeners),
+        )
     return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
         mode=ModeKeys.TRAIN,
         loss=loss,
         train_op=train_op,
-        training_hooks=checkpoint_hooks(
-            lowering,
-            saver,
-            config.model_path,
-            placement.steps_per_checkpoint,
-            list(placement.save_listeners),
-        ),
+        training_hooks=[*hooks, *placement.last_hooks],
+        host_call=host_call,
     )
 
 
-def _evaluation_spec(
-    config: Config,
-    placement: Placement,
-    graph: mtf.Graph,
-    mesh: mtf.Mesh,
-    features: Any,
-    labels: tf.Tensor,
-) -> Any:
+def _offer(metrics: dict[str, tf.Tensor], norms: dict[str, tf.Tensor]) -> None:
+    """Names the metrics for hooks, and writes summaries of all but the step."""
+    for name, tensor in metrics.items():
+        tf.identity(tensor, name=f"training/{name}")
+    for name, tensor in (metrics | norms).items():
+        if name != "step":
+            tf.compat.v1.summary.scalar(name, tensor)
+
+
+def _evaluation_spec(config: Config, ground: _Ground, features: Any, labels: tf.Tensor) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
-    built = build_evaluation_graph(mesh, config, placement.mesh_layout, features["inputs"], labels)
-    mean_logits = mtf.reduce_mean(built.logits, output_shape=built.token_loss.total.shape)
-    lowering = _lower(graph, mesh, placement)
-    export = lowering.export_to_tf_tensor
+    built = build_evaluation_graph(
+        ground.mesh, config, ground.mesh_layout, features["inputs"], labels
+    )
+    logits = mtf.reduce_mean(built.logits, output_shape=built.token_loss.total.shape)
+    losses = [ground.whole(tensor) for tensor in (*built.token_loss, logits)]
+    lowering = ground.lower()
+    total, cross_entropy, mean_logits = map(lowering.export_to_tf_tensor, losses)
     counts = tf.cast(tf.not_equal(labels, IGNORED), tf.float32)
     row_counts = tf.reduce_sum(counts, 1)
 
-    def row_means(tensor: mtf.Tensor) -> tf.Tensor:
+    def row_means(tensor: tf.Tensor) -> tf.Tensor:
         """[batch, sequence] to [batch]: means over the tokens that count, 0 where none does."""
-        return tf.reduce_sum(export(tensor) * counts, 1) / tf.maximum(row_counts, 1.0)
+        return tf.reduce_sum(tensor * counts, 1) / tf.maximum(row_counts, 1.0)
 
     tensors = {
-        "loss": row_means(built.token_loss.total),
-        "cross_entropy": row_means(built.token_loss.cross_entropy),
+        "loss": row_means(total),
+        "cross_entropy": row_means(cross_entropy),
         "mean_logits": row_means(mean_logits),
         "row_tokens": features["row_weights"] * row_counts,
         "labels": labels,
@@ -273,17 +360,13 @@ def _evaluation_spec(
     )
 
 
-def _prediction_spec(
-    config: Config, placement: Placement, graph: mtf.Graph, mesh: mtf.Mesh, features: Any
-) -> Any:
+def _prediction_spec(config: Config, ground: _Ground, features: Any) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
-    generated = generate(mesh, config, placement.mesh_layout, features)
-    lowering = _lower(graph, mesh, placement)
+    generated = generate(ground.mesh, config, ground.mesh_layout, features)
+    texts = {name: ground.whole(tensor) for name, tensor in generated._asdict().items()}
+    lowering = ground.lower()
     return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(
         mode=ModeKeys.PREDICT,
-        predictions={
-            name: lowering.export_to_tf_tensor(tensor)
-            for name, tensor in generated._asdict().items()
-        },
+        predictions={n: lowering.export_to_tf_tensor(tensor) for n, tensor in texts.items()},
         prediction_hooks=[mtf.MtfRestoreHook(lowering)],
     )

@@ -15,7 +15,7 @@ import tensorflow as tf
 from configs.schema import Config
 from data.tokenizers import load_tokenizer, token_byte_lengths
 from inputs import evaluation_input, open_sources
-from model_fns import ModeKeys, Placement, make_model_fn
+from model_fns import ModeKeys, Placement, inference_graph
 from utils.inference_session import InferenceSession
 
 LOGGER = logging.getLogger(__name__)
@@ -60,16 +60,14 @@ class DatasetLoss:
         self._config = config
         self._byte_lengths = byte_lengths(config)
         input_fn = evaluation_input(config, open_sources(config, training=False), max_batches)
-        model_fn = make_model_fn(config, placement)
 
         def build() -> tuple[Any, Sequence[Any]]:
             iterator = tf.compat.v1.data.make_initializable_iterator(input_fn({}))
             self._rewind = iterator.initializer
             features, labels = iterator.get_next()
-            spec = model_fn(features, labels, ModeKeys.EVAL, {})
-            return spec.eval_metrics[1], spec.evaluation_hooks
+            return inference_graph(config, placement, ModeKeys.EVAL, features, labels)
 
-        self._session = InferenceSession(build, placement.devices)
+        self._session = InferenceSession(build, placement.devices, placement.tpu)
 
     def close(self) -> None:
         """Frees the weights."""

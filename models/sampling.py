@@ -115,7 +115,7 @@ def _prefill(
 
     def chunk(start: mtf.Tensor, *loop_vars: mtf.Tensor) -> list[mtf.Tensor]:
         part = _integers(
-            lambda text, at: tf.slice(text, [0, at], [text.shape[0], length]),
+            lambda text, at: tf.gather(text, at + tf.range(length), axis=1),
             [tokens, start],
             shape,
             "chunk",

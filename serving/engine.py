@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from configs.masking_rules import require_causal
 from configs.schema import Config
-from model_fns import ModeKeys, Placement, make_model_fn
+from model_fns import ModeKeys, Placement, inference_graph
 from models.sampling import FEATURES
 from utils.inference_session import InferenceSession
 
@@ -139,7 +139,6 @@ class Engine:
         require_causal(config)
         self.config = config
         self.batch_size = batch_size
-        model_fn = make_model_fn(config, placement)
 
         def build() -> tuple[Any, Sequence[Any]]:
             self._inputs = {
@@ -148,10 +147,9 @@ class Engine:
                 )
                 for name, dtype in FEATURES.items()
             }
-            spec = model_fn(self._inputs, None, ModeKeys.PREDICT, {})
-            return spec.predictions, spec.prediction_hooks
+            return inference_graph(config, placement, ModeKeys.PREDICT, self._inputs)
 
-        self._session = InferenceSession(build, placement.devices)
+        self._session = InferenceSession(build, placement.devices, placement.tpu)
 
     @property
     def step(self) -> int:

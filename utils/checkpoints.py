@@ -164,11 +164,17 @@ def check_variables(path: str, variables: dict[str, list[int]]) -> None:
         )
 
 
-def make_saver(max_to_keep: int) -> tf.compat.v1.train.Saver:
-    """A saver of every global variable, registered where the session looks for it."""
+def make_saver(max_to_keep: int, sharded: bool = False) -> tf.compat.v1.train.Saver:
+    """A saver of every global variable, registered where the session looks for it.
+
+    Args:
+        max_to_keep: checkpoints.
+        sharded: whether every host writes the variables that it holds.
+    """
     saver = tf.compat.v1.train.Saver(
         tf.compat.v1.global_variables(),
         max_to_keep=max_to_keep,
+        sharded=sharded,
         save_relative_paths=True,
     )
     tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.SAVERS, saver)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Optional
 
+from utils.cluster_flags import add_cluster_flags, cluster_conflict
+
 DEFAULT_STEPS_PER_CHECKPOINT = 5000
 _LARGEST_INT = 2**31 - 1
 
@@ -35,12 +37,6 @@ _PREDICT_ONLY: tuple[str, ...] = (
 
 # Modes that use no mesh, or choose one themselves.
 _WITHOUT_FIT_MESH = ("--check_dataset", "--auto_layout_and_mesh_shape")
-
-# GPT-Neo's flags that are accepted and not acted on yet -> what to do in place of each. A
-# feature that gets built loses its line here, and --help and the docs follow.
-UNBUILT_FLAGS: dict[str, str] = {
-    "tpu": "run on the CPU, or on GPUs with --gpu_ids",
-}
 
 # Flags that existed in relatives or earlier versions, and what to write in place of them.
 _RENAMED: dict[str, str] = {
@@ -157,12 +153,9 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_run_flags(parser.add_argument_group("run"))
+    add_cluster_flags(parser.add_argument_group("several machines"), _at_least)
     _add_mode_flags(parser.add_argument_group("what to do, in place of training (one of them)"))
     _add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
-    for action in parser._actions:
-        if action.dest in UNBUILT_FLAGS:
-            text, default, value = (action.help or "").partition(" (default: ")
-            action.help = f"{text} (not built yet){default}{value}"
     return parser
 
 
@@ -189,7 +182,10 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
         help=f"steps between checkpoints (default: {DEFAULT_STEPS_PER_CHECKPOINT})",
     )
     group.add_argument(
-        "--tpu", metavar="NAME", help="TPU to run on, or colab (default: none, no TPU)"
+        "--tpu",
+        metavar="NAME",
+        help="TPU to run on: its name, grpc://HOST:PORT, local on a TPU VM, or colab (default: "
+        "none, no TPU)",
     )
     group.add_argument(
         "--gpu_ids",
@@ -329,20 +325,6 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return namespace
 
 
-def refuse_unbuilt(namespace: argparse.Namespace) -> None:
-    """Refuses flags that are accepted and not acted on yet.
-
-    Args:
-        namespace: What `parse_arguments` returned.
-
-    Raises:
-        ValueError: If such a flag is given.
-    """
-    for flag, remedy in UNBUILT_FLAGS.items():
-        if getattr(namespace, flag):
-            raise ValueError(f"--{flag} is not built yet. Leave it out and {remedy}.")
-
-
 def _unknown_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[str]:
     """Returns the message about words that look like flags and are none, or None."""
     known = sorted(parser._option_string_actions)
@@ -382,9 +364,10 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
         if given:
             verb = "is" if len(given) == 1 else "are"
             return f"{', '.join(given)} {verb} for --predict only; got no --predict. Add it."
-    if namespace.export and namespace.gpu_ids:
+    if namespace.export and (namespace.gpu_ids or namespace.tpu):
+        flag = "--gpu_ids" if namespace.gpu_ids else "--tpu"
         return (
-            "--gpu_ids must not be combined with --export, since a SavedModel names no devices; "
+            f"{flag} must not be combined with --export, since a SavedModel names no devices; "
             "got both. Remove one of them."
         )
     if namespace.fit_mesh and modes and modes[0] in _WITHOUT_FIT_MESH:
@@ -393,7 +376,7 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
         return f"--new must not be combined with {modes[0]}; got both. Remove one of them."
     if namespace.yes and not namespace.new:
         return "--yes must come with --new; got it alone. Remove it or add --new."
-    return None
+    return cluster_conflict(namespace, modes[0] if modes else None)
 
 
 def _is_given(namespace: argparse.Namespace, flag: str) -> bool:

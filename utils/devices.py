@@ -6,10 +6,12 @@ TensorFlow is imported by the functions that need it: a mesh that does not fit i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Optional
 
 from configs.schema import Config
+from utils.cluster import Cluster
+from utils.tpu import Tpu, check_files, check_mesh, connect
 
 if TYPE_CHECKING:
     from utils.mesh import MeshLayout
@@ -59,24 +61,37 @@ class Fit:
         mesh_layout: what is run; it may be smaller than what the config says.
         devices: one per processor; "" lets TensorFlow place a run on the only CPU.
         notices: what was changed, one line each.
+        tpu: whose cores are the processors, in place of devices.
     """
 
     mesh_layout: MeshLayout
     devices: tuple[str, ...]
     notices: tuple[str, ...] = ()
+    tpu: Optional[Tpu] = None
 
 
-def place_training(config: Config, devices: Sequence[str]) -> Fit:
+def place_training(
+    config: Config,
+    devices: Sequence[str],
+    cluster: Optional[Cluster] = None,
+    tpu: Optional[str] = None,
+) -> Fit:
     """The devices of a training run, which must be exactly those of the mesh.
 
     Args:
         config: mesh_shape and layout.
         devices: named by the user; empty for the CPU.
+        cluster: hosts that bring ``devices`` each; None for this one alone.
+        tpu: name of a TPU to run on, in place of devices.
 
     Raises:
         ValueError: the mesh has another number of processors, or a device is not there.
     """
+    if tpu is not None:
+        return place_on_tpu(config, tpu, training=True)
     check_devices(devices)
+    if cluster is not None:
+        return _place_on_hosts(config, devices, cluster)
     count = max(len(devices), 1)
     if config.mesh_size != count:
         here = ", ".join(devices) or "the CPU"
@@ -91,12 +106,54 @@ def place_training(config: Config, devices: Sequence[str]) -> Fit:
     return Fit(MeshLayout.from_config(config), _single_cpu(devices))
 
 
+def _place_on_hosts(config: Config, devices: Sequence[str], cluster: Cluster) -> Fit:
+    names = cluster.devices(devices)
+    if config.mesh_size != len(names):
+        raise ValueError(
+            f"mesh_shape must have as many processors as there are devices; got "
+            f"{config.mesh_shape} = {config.mesh_size} on {len(cluster.hosts)} hosts with "
+            f"{len(names) // len(cluster.hosts)} each ({', '.join(devices) or 'the CPU'}). Add "
+            "--fit_mesh to fit the mesh to the devices, or change the hosts or the devices that "
+            "--gpu_ids names on every host."
+        )
+    from utils.mesh import MeshLayout
+
+    return Fit(MeshLayout.from_config(config), names)
+
+
+def place_on_tpu(config: Config, name: str, training: bool) -> Fit:
+    """The cores of a TPU, which must be as many as the mesh has processors.
+
+    Args:
+        config: mesh_shape, layout and paths.
+        name: of the TPU; see utils/tpu.py.
+        training: whether training records are read.
+
+    Raises:
+        ValueError: there is no such TPU, it has another number of cores, or it cannot read files.
+    """
+    tpu = connect(name)
+    check_mesh(config, tpu)
+    check_files(config, tpu, training)
+    from utils.mesh import MeshLayout
+
+    notices: tuple[str, ...] = ()
+    if training and (config.eval_steps or config.predict_steps):
+        notices = (
+            "evaluation and samples at checkpoints are made on the CPU of this machine, while the "
+            "TPU waits; eval_steps and predict_steps 0 turn them off, --eval --tpu and --predict "
+            "--tpu make them on the TPU",
+        )
+    return Fit(replace(MeshLayout.from_config(config), compiled=True), ("",), notices, tpu)
+
+
 def place_inference(
     config: Config,
     devices: Sequence[str],
     batch_size: int,
     batch_key: str,
     whole_dims: Sequence[str] = (),
+    tpu: Optional[str] = None,
 ) -> Fit:
     """The devices of evaluation or generation: a mesh that does not fit is shrunk to one.
 
@@ -107,6 +164,7 @@ def place_inference(
         batch_key: config key of the batch size, for the notice.
         whole_dims: dimensions that this work cannot split; the layout's rules for them are
             dropped.
+        tpu: name of a TPU to run on, whose cores must be as many as the mesh has processors.
 
     Raises:
         ValueError: a device is not there.
@@ -114,10 +172,11 @@ def place_inference(
     from utils.mesh import MeshLayout
 
     check_devices(devices)
-    mesh_layout = MeshLayout.from_config(config)
+    on_tpu = None if tpu is None else place_on_tpu(config, tpu, training=False)
+    mesh_layout = on_tpu.mesh_layout if on_tpu else MeshLayout.from_config(config)
     count = max(len(devices), 1)
     notices = []
-    if mesh_layout.size != count:
+    if on_tpu is None and mesh_layout.size != count:
         notices.append(
             f"mesh_shape {config.mesh_shape} = {mesh_layout.size} processors does not fit "
             f"{count} device(s); running on one"
@@ -136,7 +195,7 @@ def place_inference(
         if mesh_layout.size > 1:
             notices.append(f"layout: {', '.join(whole)} cannot be split here; left out")
         mesh_layout = mesh_layout.without(whole)
-    return Fit(mesh_layout, _single_cpu(devices), tuple(notices))
+    return Fit(mesh_layout, _single_cpu(devices), tuple(notices), on_tpu.tpu if on_tpu else None)
 
 
 def _single_cpu(devices: Sequence[str]) -> tuple[str, ...]:

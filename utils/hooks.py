@@ -193,10 +193,14 @@ class StopOnSignal(tf.compat.v1.train.SessionRunHook):
     """Turns SIGINT and SIGTERM into a stop after the running step, which saves a checkpoint.
 
     A second signal ends the process at once. ``self.stopped_by`` names the signal afterwards.
+
+    Args:
+        notice: logged then, with the name of the signal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, notice: str = "%s: saving and stopping after this step") -> None:
         self.stopped_by: Optional[str] = None
+        self._notice = notice
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> StopOnSignal:
@@ -208,11 +212,21 @@ class StopOnSignal(tf.compat.v1.train.SessionRunHook):
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
+    def request(self, reason: str) -> None:
+        """Asks for the same stop on other grounds, such as a signal on another host."""
+        self.stopped_by = reason
+        LOGGER.info(self._notice, reason)
+
     def _handle(self, number: int, unused_frame: Any) -> None:
-        self.stopped_by = signal.Signals(number).name
-        LOGGER.info("%s: saving and stopping after this step", self.stopped_by)
+        self.request(signal.Signals(number).name)
         for signal_number, handler in self._previous.items():
             signal.signal(signal_number, handler)
+
+    def before_run(self, run_context: Any) -> None:
+        """Listens again: on a TPU, a hook of TPUEstimator lets SIGINT end the process."""
+        if self.stopped_by is None:
+            for number in self._previous:
+                signal.signal(number, self._handle)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Stops the loop once a signal has come."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from utils.checkpoints import check_variables, checkpoint_step
 from utils.devices import session_config
+from utils.tpu import Tpu
 
 
 class InferenceSession:
@@ -22,10 +23,14 @@ class InferenceSession:
         build: makes the graph; returns what is to be fetched, and the hooks that bring weights
             to the mesh (of a TPUEstimatorSpec).
         devices: one per processor of the mesh.
+        tpu: whose cores the mesh has in place of devices.
     """
 
     def __init__(
-        self, build: Callable[[], tuple[Any, Sequence[Any]]], devices: Sequence[str]
+        self,
+        build: Callable[[], tuple[Any, Sequence[Any]]],
+        devices: Sequence[str],
+        tpu: Optional[Tpu] = None,
     ) -> None:
         self.graph = tf.Graph()
         with self.graph.as_default():
@@ -39,7 +44,11 @@ class InferenceSession:
             self._saver = tf.compat.v1.train.Saver(variables)
             for hook in self._hooks:
                 hook.begin()
-        self._session = tf.compat.v1.Session(graph=self.graph, config=session_config(devices))
+        self._session = tf.compat.v1.Session(
+            tpu.master if tpu else "",
+            graph=self.graph,
+            config=tpu.session_config() if tpu else session_config(devices),
+        )
         self.graph.finalize()
         self.step = 0
 

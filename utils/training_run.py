@@ -10,21 +10,29 @@ import tensorflow as tf
 
 from configs.schema import Config
 from utils.checkpoints import check_variables
-from utils.devices import session_config
+from utils.devices import Fit, session_config
+from utils.hooks import FiniteLossGuard, MetricsLog
 from utils.stored_config import config_path
+from utils.tpu import Tpu, iterations_per_call
+from utils.tpu_metrics import HostMetrics
 
 
-def make_estimator(config: Config, model_fn: Callable[..., Any], devices: Sequence[str]) -> Any:
+def make_estimator(
+    config: Config, model_fn: Callable[..., Any], devices: Sequence[str], master: str = ""
+) -> Any:
     """A TPUEstimator on CPUs or GPUs.
 
     Args:
         config: a checked config.
         model_fn: of ``model_fns.make_model_fn``; it brings its own checkpoint hooks.
         devices: one per processor of the mesh.
+        master: TensorFlow server of this host, the chief of a cluster; "" without one.
     """
     tpu = tf.compat.v1.estimator.tpu
     run_config = tpu.RunConfig(
         model_dir=config.model_path,
+        master=master,
+        device_fn=_on_host_of(devices[0]) if master else None,
         session_config=session_config(devices),
         tf_random_seed=config.seed,
         save_checkpoints_steps=None,
@@ -42,6 +50,86 @@ def make_estimator(config: Config, model_fn: Callable[..., Any], devices: Sequen
         predict_batch_size=config.predict_batch_size,
         params={},
     )
+
+
+def metrics_hooks(
+    config: Config, fit: Fit, start_step: int, epoch_of_step: Callable[[int], float]
+) -> list[Any]:
+    """Hooks that look at every step: the guard against bad losses, the log and the progress.
+
+    Args:
+        config: a checked config.
+        fit: where it runs.
+        start_step: global step at which this process begins.
+        epoch_of_step: epochs read after so many steps.
+    """
+    hooks: list[Any] = [
+        FiniteLossGuard(config.model_path),
+        MetricsLog(
+            config.model_path,
+            config.log_every_steps,
+            start_step,
+            config.train_steps,
+            config.train_batch_size * config.n_ctx,
+            epoch_of_step,
+        ),
+    ]
+    if fit.tpu is None:
+        return hooks
+    return [HostMetrics(hooks, config.model_path, config.log_every_steps)]
+
+
+def make_tpu_estimator(
+    config: Config, model_fn: Callable[..., Any], tpu: Tpu, steps_per_checkpoint: int
+) -> Any:
+    """A TPUEstimator on a TPU.
+
+    Args:
+        config: a checked config.
+        model_fn: of ``model_fns.make_model_fn``.
+        tpu: with as many cores as the mesh has processors.
+        steps_per_checkpoint: updates between two checkpoints.
+    """
+    estimator = tf.compat.v1.estimator.tpu
+    run_config = estimator.RunConfig(
+        cluster=tpu.resolver,
+        model_dir=config.model_path,
+        tf_random_seed=config.seed,
+        save_checkpoints_steps=None,
+        save_checkpoints_secs=None,
+        save_summary_steps=None,
+        log_step_count_steps=None,
+        tpu_config=estimator.TPUConfig(
+            iterations_per_loop=iterations_per_call(config, steps_per_checkpoint),
+            num_shards=tpu.cores,
+            # One core each; without it there is no assignment of programs to cores.
+            num_cores_per_replica=1,
+            # Every core is given the whole batch, of which the mesh takes its slice.
+            per_host_input_for_training=estimator.InputPipelineConfig.BROADCAST,
+        ),
+    )
+    return estimator.TPUEstimator(
+        model_fn=model_fn,
+        use_tpu=True,
+        config=run_config,
+        train_batch_size=config.train_batch_size,
+        eval_batch_size=config.eval_batch_size,
+        predict_batch_size=config.predict_batch_size,
+        params={},
+    )
+
+
+def _on_host_of(device: str) -> Callable[[tf.Operation], str]:
+    """Places what names no host on that of ``device``: input, master weights, files, summaries.
+
+    TensorFlow would choose a host by itself, and checkpoints would be written to its disk.
+    """
+    here = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
+
+    def place(op: tf.Operation) -> str:
+        return here.make_merged_spec(tf.DeviceSpec.from_string(op.device or "")).to_string()
+
+    return place
 
 
 class RunFolder(tf.compat.v1.train.SessionRunHook):

@@ -84,28 +84,14 @@ def test_print_config_needs_no_tensorflow_and_loads_again(workshop):
     assert json.loads(out) == loaded.to_json_dict()
 
 
-def test_unbuilt_flags_need_no_tensorflow(workshop):
-    code, out, err = probe(workshop.folder, "--model", workshop.config("some"), "--tpu", "t")
-    assert (code, out) == (2, "")
-    assert err == (
-        "main.py: error: --tpu is not built yet. Leave it out and run on the CPU, or on GPUs with "
-        "--gpu_ids.\n"
-    )
-
-
 # ---- refusals ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--tpu", "my-tpu"],
-    ],
-)
-def test_unbuilt_flags_are_refused(workshop, program, words):
-    message = one_line(program("--model", workshop.config("some"), *words))
-    assert message.startswith(f"{words[0]} is not built yet. Leave it out and ")
-    assert not workshop.run_folder("some").exists()
+def test_a_tpu_that_cannot_be_reached_is_refused(workshop, program, monkeypatch):
+    monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
+    message = one_line(program("--model", workshop.config("some"), "--tpu", "colab"))
+    assert message.startswith("--tpu colab must find the variable COLAB_TPU_ADDR; got none. ")
+    assert not list(workshop.run_folder("some").glob("*"))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ import re
 
 import pytest
 
-from utils.command_line import UNBUILT_FLAGS, build_parser, parse_arguments, parse_gpu_ids
+from utils.command_line import build_parser, parse_arguments, parse_gpu_ids
 
 FLAGS = {
     "--auto_layout",
     "--auto_layout_and_mesh_shape",
     "--check_dataset",
+    "--cluster",
+    "--cluster_timeout",
     "--debug",
     "--dry_run",
     "--entmax_sampling",
@@ -30,6 +32,7 @@ FLAGS = {
     "--seed",
     "--set",
     "--steps_per_checkpoint",
+    "--task",
     "--temperature",
     "--top_k",
     "--top_p",
@@ -62,16 +65,6 @@ def test_help_states_the_default_of_every_switch(capsys):
         parse_arguments(["--help"])
     assert caught.value.code == 0
     assert "(default: 5000)" in capsys.readouterr().out
-
-
-def test_help_says_which_flags_are_not_built(monkeypatch):
-    def marked():
-        actions = build_parser()._actions
-        return {action.dest for action in actions if "(not built yet)" in action.help}
-
-    assert marked() == {*UNBUILT_FLAGS} >= {"tpu"}
-    monkeypatch.delitem(UNBUILT_FLAGS, "tpu")
-    assert marked() == {*UNBUILT_FLAGS}
 
 
 def test_defaults():
@@ -211,6 +204,22 @@ def test_wrong_gpu_ids(values, message):
         (
             "--model x --check_dataset --fit_mesh",
             "--fit_mesh must not be combined with --check_dataset; got both. Remove one of them.",
+        ),
+        (
+            "--model x --cluster a:1 b:1",
+            "--cluster must come with --task; got it alone. Add the number of this host.",
+        ),
+        (
+            "--model x --task 1",
+            "--task must come with --cluster; got it alone. Add the list of all hosts.",
+        ),
+        (
+            "--model x --cluster a:1 --task 0 --tpu t",
+            "--cluster must not be combined with --tpu; got both. Remove one of them.",
+        ),
+        (
+            "--model x --cluster a:1 --task 0 --eval",
+            "--cluster is for training only; got --eval. Remove one of them.",
         ),
         ("--model x --yes", "--yes must come with --new; got it alone. Remove it or add --new."),
         (

@@ -1,0 +1,162 @@
+"""Training: checks of the run's folder, hooks, reports at checkpoints, the estimator's run.
+
+Imports that take TensorFlow are in the functions: a refusal answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from commands.shared import DEFAULT_RUN_ID, placement_of, prompt_of
+from configs.schema import Config
+
+if TYPE_CHECKING:
+    from utils.cluster import Cluster, Leader
+    from utils.devices import Fit
+    from utils.hooks import StopOnSignal
+
+LOGGER = logging.getLogger(__name__)
+
+
+def _confirm_new(config: Config, confirmed: bool) -> None:
+    """Asks whether the run may be deleted; refuses unless it may."""
+    from utils.run_folder import files_of_run
+
+    files, _ = files_of_run(config.model_path)
+    if confirmed or not files:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ValueError(
+            "--new must be confirmed; got no terminal to ask on. Add --yes to delete "
+            f"{config.model_path}."
+        )
+    sys.stderr.write(f"Delete the run in {config.model_path} and start fresh? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ValueError("--new must be confirmed; got no. Leave it out to resume the run.")
+
+
+def _checkpoint_listeners(
+    config: Config,
+    arguments: argparse.Namespace,
+    prompt: str,
+    start_step: int,
+    stop: StopOnSignal,
+) -> list[Any]:
+    """What is done at each checkpoint: evaluation and samples, on graphs that are built once."""
+    from evaluation.checkpoint_reports import CheckpointReports
+    from utils.hooks import AfterSave
+
+    if not (config.eval_steps or config.predict_steps):
+        return []
+    reports = CheckpointReports(
+        config, arguments.gpu_ids, arguments.sacred_id or DEFAULT_RUN_ID, prompt
+    )
+    return [AfterSave(reports.report, config.model_path, start_step, stop)]
+
+
+def _check_run_folder(config: Config, arguments: argparse.Namespace) -> None:
+    from utils.run_folder import check_resumable
+
+    if arguments.new:
+        _confirm_new(config, arguments.yes)
+    else:
+        check_resumable(config)
+
+
+def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str], None]) -> None:
+    """Trains to ``train_steps``, from the newest checkpoint if there is one.
+
+    Args:
+        config: a checked config.
+        arguments: of the command line.
+        give_up: ends the process with a message when a host is lost.
+    """
+    from utils.cluster import lead
+    from utils.devices import place_training
+    from utils.files import is_remote
+    from utils.run_lock import TrainingLock
+
+    if arguments.prompt is not None and not config.predict_steps:
+        raise ValueError(
+            "--prompt must come with --predict, or with predict_steps in the config; got "
+            "neither. Add one of them or leave it out."
+        )
+    cluster: Optional[Cluster] = arguments.hosts
+    if cluster is not None and not cluster.is_chief:
+        place_training(config, arguments.gpu_ids, cluster)  # refuses what the chief refuses
+
+        from utils.cluster_roles import serve
+
+        serve(cluster, arguments.gpu_ids)
+        return
+    remote = is_remote(config.model_path)
+    with TrainingLock(config.model_path):
+        if not remote:
+            _check_run_folder(config, arguments)
+        prompt = prompt_of(arguments)
+        # It refuses a mesh before slow imports.
+        fit = place_training(config, arguments.gpu_ids, cluster, arguments.tpu)
+        if remote:  # only now, since it takes TensorFlow and a network
+            _check_run_folder(config, arguments)
+        with lead(cluster, arguments.gpu_ids, config.model_path, give_up) as leader:
+            _train(config, arguments, prompt, fit, leader)
+
+
+def _train(
+    config: Config, arguments: argparse.Namespace, prompt: str, fit: Fit, leader: Leader
+) -> None:
+    from inputs import epoch_of_step, open_sources, training_input
+    from model_fns import make_model_fn
+    from utils.checkpoints import checkpoint_step, latest_checkpoint, remove_partial_saves
+    from utils.hooks import StopOnSignal
+    from utils.run_folder import delete_run
+    from utils.training_run import RunFolder, make_estimator, make_tpu_estimator, metrics_hooks
+
+    sources = open_sources(config, training=True)
+    checkpoint = None if arguments.new else latest_checkpoint(config.model_path)
+    start_step = checkpoint_step(checkpoint)
+    if start_step >= config.train_steps:
+        LOGGER.info(
+            "%s is trained: %d of %d steps. Raise train_steps to go on, or start again with --new.",
+            config.model_path,
+            start_step,
+            config.train_steps,
+        )
+        return
+    stop = StopOnSignal()
+    listeners = _checkpoint_listeners(config, arguments, prompt, start_step, stop)
+    leader.wait_for_hosts()
+    if arguments.new:  # only now: nothing is left that could refuse the run
+        delete_run(config.model_path)
+    else:
+        remove_partial_saves(config.model_path, checkpoint)
+    if checkpoint is not None:
+        LOGGER.info("resuming from %s", checkpoint)
+    placement = placement_of(
+        fit,
+        steps_per_checkpoint=arguments.steps_per_checkpoint,
+        save_listeners=listeners,
+        last_hooks=[stop],
+    )
+    model_fn = make_model_fn(config, placement)
+    if fit.tpu is not None:
+        estimator = make_tpu_estimator(config, model_fn, fit.tpu, arguments.steps_per_checkpoint)
+    else:
+        estimator = make_estimator(config, model_fn, fit.devices, leader.master)
+    epochs = epoch_of_step(sources, config.train_batch_size)
+    with stop:
+        metrics = metrics_hooks(config, fit, start_step, epochs)
+        hooks = [*leader.hooks(stop), RunFolder(config, checkpoint), *metrics]
+        LOGGER.info("building the training graph of %s", config.model_path)
+        estimator.train(
+            training_input(config, sources, start_step), max_steps=config.train_steps, hooks=hooks
+        )
+    LOGGER.info(
+        "%s: %s",
+        "stopped by " + stop.stopped_by if stop.stopped_by else "done",
+        latest_checkpoint(config.model_path),
+    )
