@@ -2,19 +2,21 @@
 
 import contextlib
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 
-from tests.end_to_end.workshop import ROOT, Result, finish, once, wait_for_step
+from tests.end_to_end.workshop import Result, finish, once, wait_for_step
 
-SMALL = {"n_layer": 1, "attention_types": [[["global"], 1]], "max_to_keep": 9, "local_attention_radius": None}
+SMALL = {
+    "n_layer": 1,
+    "attention_types": [[["global"], 1]],
+    "max_to_keep": 9,
+    "local_attention_radius": None,
+}
 STEPS_PER_CHECKPOINT = 50
 ENDLESS = 100_000  # steps: such a run ends by what is done to it
 SPLIT = {"mesh_shape": "x:2", "layout": "batch:x", "train_steps": ENDLESS} | SMALL
@@ -30,27 +32,10 @@ def addresses(count):
         return [f"localhost:{probe.getsockname()[1]}" for probe in probes]
 
 
-def start(workshop, *words, tf_config=None):
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    if tf_config is not None:
-        environment["TF_CONFIG"] = json.dumps(tf_config)
-    return subprocess.Popen(
-        [sys.executable, str(ROOT / "main.py"), *map(str, words)],
-        cwd=workshop.folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def start_by_flags(workshop, *words):
     """The chief and a worker."""
     hosts = addresses(2)
-    return [
-        start(workshop, *words, "--cluster", *hosts, "--task", number) for number in range(2)
-    ]
+    return [workshop.start(*words, "--cluster", *hosts, "--task", number) for number in range(2)]
 
 
 def start_by_variable(workshop, *words):
@@ -59,7 +44,7 @@ def start_by_variable(workshop, *words):
     cluster = {"chief": [chief], "worker": [worker]}
     tasks = [{"type": "chief", "index": 0}, {"type": "worker", "index": 0}]
     configs = [{"cluster": cluster, "task": task, "environment": "cloud"} for task in tasks]
-    return [start(workshop, *words, tf_config=config) for config in configs]
+    return [workshop.start(*words, TF_CONFIG=json.dumps(config)) for config in configs]
 
 
 @pytest.fixture(scope="module")

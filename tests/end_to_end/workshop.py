@@ -82,12 +82,15 @@ class Workshop:
             (target / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
         return self.config(name, **keys)
 
-    def start(self, *words: Any) -> subprocess.Popen[str]:
-        """Starts ``python main.py`` in the folder, without a terminal."""
+    def start(self, *words: Any, **variables: str) -> subprocess.Popen[str]:
+        """Starts ``python main.py`` in the folder, without a terminal.
+
+        ``variables`` are added to those of the environment.
+        """
         return subprocess.Popen(
             [sys.executable, str(ROOT / "main.py"), *map(str, words)],
             cwd=self.folder,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
