@@ -54,6 +54,7 @@ def feed_forward_layer(
         return KERNEL_STDDEV * (in_dim.size**-0.5 if config.scale_by_in else 1.0)
 
     hidden_dim = dims.intermediate_expanded
+
     def expand(part: str) -> mtf.Tensor:
         return dense(weights, x, dims.embd, hidden_dim, f"{scope}/{part}", stddev(dims.embd))
 

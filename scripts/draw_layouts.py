@@ -41,7 +41,11 @@ def _pieces(dim: str, rules: dict[str, str], sizes: dict[str, int]) -> int:
 
 
 def _owners(
-    row: int, column: int, dims: Sequence[str], rules: dict[str, str], axes: Sequence[str],
+    row: int,
+    column: int,
+    dims: Sequence[str],
+    rules: dict[str, str],
+    axes: Sequence[str],
     sizes: dict[str, int],
 ) -> Iterator[int]:
     """Numbers of the processors that hold one piece: those whose coordinates agree with it."""
@@ -59,7 +63,11 @@ def _text(x: float, y: float, text: str, size: int = 11, anchor: str = "middle")
 
 
 def _tensor(
-    left: float, name: str, dims: tuple[str, str], rules: dict[str, str], axes: Sequence[str],
+    left: float,
+    name: str,
+    dims: tuple[str, str],
+    rules: dict[str, str],
+    axes: Sequence[str],
     sizes: dict[str, int],
 ) -> list[str]:
     """One tensor: a box, cut into pieces, each with the numbers of the processors that hold it."""
@@ -67,7 +75,7 @@ def _tensor(
     labels = [f"{dim}:{rules[dim]}" if dim in rules else dim for dim in dims]
     lines = [
         _text(left + _WIDTH / 2, _TOP - 26, f"<tspan font-weight='bold'>{name}</tspan>"),
-        _text(left + _WIDTH / 2, _TOP - 10, f"{labels[0]} × {labels[1]}", 9),
+        _text(left + _WIDTH / 2, _TOP - 10, f"[{labels[0]}, {labels[1]}]", 9),
     ]
     width, height = _WIDTH / columns, _HEIGHT / rows
     for row, column in itertools.product(range(rows), range(columns)):

@@ -49,9 +49,7 @@ class MemorySlots(NamedTuple):
     values: mtf.Tensor
 
 
-def window_bias(
-    query_positions: tf.Tensor, key_positions: tf.Tensor, window: Window
-) -> tf.Tensor:
+def window_bias(query_positions: tf.Tensor, key_positions: tf.Tensor, window: Window) -> tf.Tensor:
     """What is added to the scores so that a query sees its own window only.
 
     Args:
