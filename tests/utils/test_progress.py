@@ -6,6 +6,7 @@ import logging
 import os
 import pty
 import re
+import select
 import struct
 import sys
 import termios
@@ -84,7 +85,9 @@ def test_the_bar_fills_a_terminal_and_80_columns_if_it_tells_no_size(
         monkeypatch.setattr(sys, "stderr", terminal)
         show()
         terminal.flush()
-        shown = os.read(leader, 100_000).decode()
+        shown = ""
+        while select.select([leader], [], [], 1.0)[0]:  # one read may give a part of it
+            shown += os.read(leader, 100_000).decode()
     os.close(leader)
     bars = [part.strip("\x1b[A\n") for part in re.split("[\r\n]+", shown) if "%|" in part]
     assert bars
