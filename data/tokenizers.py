@@ -14,7 +14,7 @@ from __future__ import annotations
 import codecs
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -72,6 +72,11 @@ class Tokenizer:
     def size(self) -> int:
         """Smallest `n_vocab` that covers every id: the largest id plus one."""
         return max(self._vocabulary.values()) + 1
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Id of each token, added tokens included."""
+        return self._vocabulary
 
     def encode(self, text: str) -> list[int]:
         """Encodes one text; nothing is added at its start or end.

@@ -5,8 +5,12 @@ Its import takes seconds, and what is wrong with a local path is to be said befo
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
+
+from utils.errors import reason
 
 
 def is_remote(path: str) -> bool:
@@ -39,13 +43,56 @@ def names_in(folder: str) -> list[str]:
     return sorted(os.listdir(folder))
 
 
+@contextlib.contextmanager
+def _remote_errors() -> Iterator[None]:
+    """Errors of TensorFlow's file systems as those of Python."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(reason(error)) from error
+
+
 def read_bytes(path: str) -> bytes:
-    """What is in a file."""
+    """What is in a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     if is_remote(path):
-        with _gfile().GFile(path, "rb") as file:
+        with _remote_errors(), _gfile().GFile(path, "rb") as file:
             return bytes(file.read())
     with open(path, "rb") as file:
         return file.read()
+
+
+def write_atomically(path: str, content: bytes) -> None:
+    """Writes a file that appears whole or not at all, and replaces one that is there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.partial")
+    if is_remote(path):
+        with _remote_errors():
+            _gfile().makedirs(folder)
+            with _gfile().GFile(temporary, "wb") as file:
+                file.write(content)
+            _gfile().rename(temporary, path, overwrite=True)
+        return
+    os.makedirs(folder or ".", exist_ok=True)
+    try:
+        with open(temporary, "wb") as local_file:
+            local_file.write(content)
+            local_file.flush()
+            os.fsync(local_file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.remove(temporary)
+        raise
 
 
 def remove(path: str) -> None:
