@@ -5,6 +5,7 @@ Training and ``--check_dataset`` ask the same functions, so that they agree on w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Optional
@@ -14,6 +15,7 @@ import numpy as np
 from configs.datasets import DatasetSource
 from configs.names import CHUNKS
 from configs.schema import Config
+from data.manifest_check import ManifestCheck
 from data.records import (
     count_records,
     is_local,
@@ -24,6 +26,8 @@ from data.records import (
     wrong_count,
 )
 from utils.errors import reason
+
+LOGGER = logging.getLogger(__name__)
 
 # What is looked at before each run, per dataset, so that it takes about a second however large
 # the data are. What lies behind is checked while it is read, by `inputs`.
@@ -210,6 +214,13 @@ def _check_counts(source: Source) -> None:
         counted += count
 
 
+def _check_manifests(source: Source, check: ManifestCheck) -> None:
+    findings = check.look(source.id, source.files, source.mode)
+    _refuse(next(iter(findings.problems), None))
+    for warning in findings.warnings:
+        LOGGER.warning("%s", warning)
+
+
 def _check_source(source: Source, config: Config) -> None:
     """Looks at the first records, so that wrong data is named before anything is built."""
     _refuse(size_problem(source))
@@ -251,7 +262,9 @@ def open_sources(config: Config, training: bool) -> list[Source]:
         )
     seed = config.seed if training and config.shuffle_input_filenames else None
     sources = [find_source(source, pattern, seed) for source, pattern in found]
+    manifests = ManifestCheck(config)
     for source in sources:
+        _check_manifests(source, manifests)
         _check_source(source, config)
     if training:
         _refuse(batch_problem(sum(source.sequences for source in sources), config))

@@ -1,0 +1,199 @@
+"""Records with a manifest are used by the configs that it fits, and refused by all others."""
+
+import dataclasses
+import logging
+
+import pytest
+import tokenizers as library
+
+from configs.load import parse_config
+from data.manifest import Counts, Manifest, identify, write_manifest
+from data.records import RecordWriter
+from data.sources import open_sources
+from data.tokenizers import load_tokenizer
+
+WINDOW = 4
+WORDS = ("<|endoftext|>", "one", "two", "three", "four")
+
+
+def word_file(path, words=WORDS):
+    model = library.models.WordLevel({word: n for n, word in enumerate(words)}, unk_token=words[0])
+    library.Tokenizer(model).save(str(path))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files of records, and their manifest, which `words.json` made."""
+    tokenizer = load_tokenizer(str(word_file(tmp_path / "words.json")), is_pretrained=False)
+    with RecordWriter(str(tmp_path), "train", files_per=4) as writer:
+        for number in range(6):
+            writer.write([number % 5] * (WINDOW + 1))
+    manifest = Manifest(
+        name="train",
+        tokenizer=identify(tokenizer),
+        mode="chunks",
+        chunk_size=WINDOW,
+        separator=(0,),
+        options={},
+        counts=Counts(6, 6, {}, 6, 30, 30, {}, 100),
+        files={"train_0_4.tfrecords": 4, "train_1_2.tfrecords": 2},
+    )
+    write_manifest(manifest, str(tmp_path))
+    return tmp_path
+
+
+def rewrite(folder, **changes):
+    from data.manifest import manifest_path, read_manifest
+
+    manifest = read_manifest(manifest_path(str(folder), "train"))
+    write_manifest(dataclasses.replace(manifest, **changes), str(folder))
+
+
+def config_of(folder, tokenizer="words.json", pattern="train_*", scheme="", eos_id=0, **keys):
+    dataset = {
+        "id": "mine",
+        "n_vocab": keys.get("n_vocab", 5),
+        "path": f"{scheme}{folder}/{pattern}.tfrecords",
+        "tokenizer_is_pretrained": tokenizer == "gpt2",
+        "tokenizer_path": tokenizer if tokenizer == "gpt2" else str(folder / tokenizer),
+        "eos_id": eos_id,
+    }
+    values = {
+        "n_layer": 1,
+        "n_embd": 4,
+        "n_head": 1,
+        "n_ctx": WINDOW,
+        "n_vocab": 5,
+        "eos_id": eos_id,
+    }
+    values |= {"train_batch_size": 2, "train_steps": 3, "model_path": str(folder / "run")}
+    return parse_config(values | {"datasets": [[dataset, 1, None, 1.0]]} | keys)
+
+
+def refused(config):
+    with pytest.raises(ValueError) as caught:
+        open_sources(config, training=True)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_records_are_used_with_their_tokenizer(folder, scheme, caplog):
+    word_file(folder / "copy.json")
+    for name in ("words.json", "copy.json"):  # another file, the same vocabulary
+        [source] = open_sources(config_of(folder, name, scheme=scheme), training=True)
+        assert source.records == 6
+    assert not caplog.records
+
+
+def test_another_tokenizer_is_refused(folder):
+    word_file(folder / "other.json", (*WORDS[:3], "drei", "vier"))
+    message = refused(config_of(folder, "other.json"))
+    assert message.startswith("tokenizer of mine must be the one that made its records, ")
+    made_with, here = message.split("; got ")
+    assert f"{folder}/words.json (5 ids, fingerprint " in made_with
+    assert f"{folder}/train.manifest.json" in made_with
+    assert here.startswith(f"{folder}/other.json (5 ids, fingerprint ")
+    assert "Set tokenizer_path" in here
+
+
+def test_gpt2_in_place_of_a_file_is_refused(folder):
+    message = refused(config_of(folder, "gpt2", n_vocab=50257))
+    assert "words.json (5 ids" in message and "got gpt2 (50,257 ids" in message
+
+
+def test_a_tokenizer_file_that_was_replaced_is_refused(folder):
+    word_file(folder / "words.json", WORDS[::-1])
+    assert refused(config_of(folder)).count("words.json (5 ids") == 2
+
+
+def test_a_tokenizer_that_is_not_here_is_a_warning(folder, caplog):
+    (folder / "words.json").unlink()
+    open_sources(config_of(folder), training=True)
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "tokenizer of mine made its records is not known: tokenizer file must" in record.message
+
+
+def test_the_older_form_of_datasets_names_no_tokenizer(folder, caplog):
+    entry = [f"{folder}/train_*.tfrecords", "", 1, None, 1.0]
+    open_sources(config_of(folder, datasets=[entry], eos_id=0, padding_id=0), training=True)
+    assert not caplog.records
+
+
+def test_eos_id(folder):
+    message = refused(config_of(folder, eos_id=3))
+    assert message.startswith("eos_id must be 0, which ends a document in the records of mine")
+    assert message.endswith("got 3. Set eos_id of the dataset config to 0.")
+    rewrite(folder, separator=(1, 3))
+    open_sources(config_of(folder, eos_id=3), training=True)
+    rewrite(folder, separator=())
+    assert refused(config_of(folder, eos_id=3)).startswith("eos_id must be 0")
+
+
+def test_n_vocab(folder):
+    message = refused(config_of(folder, n_vocab=4))
+    assert message.startswith("n_vocab must cover all 5 ids of ")
+    assert message.endswith("got 4. Set n_vocab to 5 or more.")
+    open_sources(config_of(folder, n_vocab=8), training=True)
+
+
+def test_documents_are_no_chunks(folder):
+    rewrite(folder, mode="documents", chunk_size=None)
+    message = refused(config_of(folder))
+    assert message.startswith("records of mine must be chunks for input_fn sequential_input; got")
+    open_sources(config_of(folder, input_fn="generic_text"), training=True)
+
+
+def test_a_missing_file_is_named(folder):
+    (folder / "train_1_2.tfrecords").unlink()
+    message = refused(config_of(folder))
+    assert (
+        f"all that {folder}/train.manifest.json lists; got none named train_1_2.tfreco" in message
+    )
+    assert "remove the manifest" in message
+
+
+def test_a_file_with_another_count_is_named(folder):
+    (folder / "train_1_2.tfrecords").rename(folder / "train_1_1.tfrecords")
+    message = refused(config_of(folder))
+    assert "none named train_1_2.tfrecords (instead there is train_1_1.tfrecords)" in message
+
+
+def test_many_missing_files_are_summed_up(folder):
+    files = {f"train_{number}_1.tfrecords": 1 for number in range(2, 9)}
+    rewrite(folder, files={"train_0_4.tfrecords": 4} | files)
+    message = refused(config_of(folder))
+    assert "train_2_1.tfrecords, train_3_1.tfrecords, train_4_1.tfrecords and 4 more." in message
+
+
+def test_a_manifest_with_a_false_count(folder):
+    rewrite(folder, files={"train_0_4.tfrecords": 4, "train_1_2.tfrecords": 3})
+    assert "got 3 for train_1_2.tfrecords. Make the records again." in refused(config_of(folder))
+
+
+def test_a_part_of_the_files_may_be_used(folder, caplog):
+    [source] = open_sources(config_of(folder, pattern="train_1_*"), training=True)
+    assert source.records == 2 and not caplog.records
+
+
+def test_files_left_over_are_a_warning(folder, caplog):
+    with RecordWriter(str(folder), "train_old") as writer:
+        writer.write([1] * (WINDOW + 1))
+    open_sources(config_of(folder), training=True)
+    [record] = caplog.records
+    assert record.message.startswith("1 record file(s) of mine are in no manifest")
+    assert f"{folder}/train_old_0_1.tfrecords" in record.message
+
+
+def test_records_without_a_manifest_are_used(folder, caplog):
+    (folder / "train.manifest.json").unlink()
+    open_sources(config_of(folder, eos_id=3), training=True)
+    assert not caplog.records
+
+
+def test_a_manifest_of_another_data_set_does_not_count(folder):
+    (folder / "eval.manifest.json").write_text("damaged")
+    open_sources(config_of(folder), training=True)
+    (folder / "train.manifest.json").write_text("damaged")
+    assert refused(config_of(folder)).startswith("manifest must be a file of format_version 1")
