@@ -32,7 +32,8 @@ from data.dataset_config import (  # noqa: E402
 from data.documents import ACCEPTED_SUFFIXES, find_files, read_documents  # noqa: E402
 from data.encoding import EncoderSpec, encode_texts  # noqa: E402
 from data.packing import Account, pack_chunks, pack_documents  # noqa: E402
-from data.records import RecordWriter, record_files, remove_files  # noqa: E402
+from data.record_writer import RecordWriter  # noqa: E402
+from data.records import record_files, remove_files  # noqa: E402
 from data.separator import parse_separator  # noqa: E402
 from data.tokenizers import GPT2_NAME  # noqa: E402
 

@@ -1,9 +1,11 @@
-"""Record files: how they are named, written and read.
+"""Record files: how they are named and read.
 
-A record is a `tf.train.Example` with one feature, `text`, an int64 list of
-token ids. A file is named `<name>_<i>[_<process>]_<number of records>.tfrecords`;
-the number is true, so that a reader can count the records of a data set, and
-skip into it, without opening a file.
+A record is a `tf.train.Example` with the feature `text`, an int64 list of
+token ids. It may have another, `loss_mask`, of the same length: 1 where the id
+counts as a label, 0 where not; without it all count. A file is named
+`<name>_<i>[_<process>]_<number of records>.tfrecords`; the number is true, so
+that a reader can count the records of a data set, and skip into it, without
+opening a file.
 
 TensorFlow is imported by the functions that touch a file, so that names can be
 looked at without it.
@@ -16,7 +18,6 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -24,136 +25,13 @@ import numpy as np
 from utils.errors import reason
 
 FEATURE = "text"
+MASK_FEATURE = "loss_mask"
 SUFFIX = ".tfrecords"
 
 _COUNT = re.compile(r"_(\d+)" + re.escape(SUFFIX) + r"$")
 _READ_BATCH = 64
 _HEADER = struct.Struct("<QI")  # length of the data in bytes, and a checksum of the length
 _FOOTER_BYTES = 4  # checksum of the data
-
-
-class RecordWriter:
-    """Writes records to numbered files that appear all at once.
-
-    Everything is written under temporary names; only `close` gives the files
-    their real ones, so that an interrupted job leaves no data set that looks
-    complete. Used as a context manager it closes on success and discards on an
-    exception.
-    """
-
-    def __init__(
-        self, output_dir: str, name: str, files_per: int = 100_000, process: int | None = None
-    ) -> None:
-        """Opens a data set for writing; the first file is made with the first record.
-
-        Args:
-            output_dir: folder, made if missing; local or `gs://`.
-            name: first part of every file name.
-            files_per: records per file.
-            process: number put into the file names when several jobs write one data set.
-
-        Raises:
-            ValueError: `files_per` is below 1, or `name` is not a plain file name.
-        """
-        if files_per < 1:
-            raise ValueError(
-                f"files_per must be at least 1; got {files_per}. Give the records per file."
-            )
-        if not name or "/" in name or os.sep in name:
-            raise ValueError(
-                f"name must be a file name without folders; got {name!r}. "
-                "Give the folder as output_dir."
-            )
-        self._output_dir = output_dir
-        self._name = name
-        self._files_per = files_per
-        self._process = "" if process is None else f"_{process}"
-        self._file: Any = None
-        self._records_in_file = 0
-        self._temporary: list[tuple[str, str]] = []
-
-    def write(self, ids: Iterable[int]) -> None:
-        """Appends one record.
-
-        Args:
-            ids: token ids.
-
-        Raises:
-            ValueError: the folder cannot be written to.
-        """
-        import tensorflow as tf
-
-        if self._file is None:
-            try:
-                tf.io.gfile.makedirs(self._output_dir)
-                self._file = tf.io.TFRecordWriter(self._temporary_path())
-            except tf.errors.OpError as error:
-                raise ValueError(
-                    f"output_dir must be a folder that can be written to; got {self._output_dir} "
-                    f"({reason(error)}). Give another folder."
-                ) from error
-        feature = tf.train.Feature(int64_list=tf.train.Int64List(value=ids))
-        example = tf.train.Example(features=tf.train.Features(feature={FEATURE: feature}))
-        self._file.write(example.SerializeToString())
-        self._records_in_file += 1
-        if self._records_in_file == self._files_per:
-            self._end_file()
-
-    def close(self) -> list[str]:
-        """Ends the last file and gives all files their real names.
-
-        Returns:
-            Paths of the record files, in the order written.
-        """
-        import tensorflow as tf
-
-        self._end_file()
-        for temporary, final in self._temporary:
-            tf.io.gfile.rename(temporary, final, overwrite=True)
-        paths = [final for _, final in self._temporary]
-        self._temporary = []
-        return paths
-
-    def discard(self) -> None:
-        """Removes everything that was written and not yet closed."""
-        import tensorflow as tf
-
-        self._end_file()
-        for temporary, _ in self._temporary:
-            tf.io.gfile.remove(temporary)
-        self._temporary = []
-
-    def __enter__(self) -> RecordWriter:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Closes, or discards if the block ended with an exception."""
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def _temporary_path(self) -> str:
-        index = len(self._temporary)
-        return os.path.join(
-            self._output_dir, f".{self._name}_{index}{self._process}{SUFFIX}.partial"
-        )
-
-    def _end_file(self) -> None:
-        if self._file is None:
-            return
-        self._file.close()
-        self._file = None
-        final = f"{self._name}_{len(self._temporary)}{self._process}_{self._records_in_file}"
-        path = os.path.join(self._output_dir, final + SUFFIX)
-        self._temporary.append((self._temporary_path(), path))
-        self._records_in_file = 0
 
 
 def record_files(output_dir: str, name: str) -> list[str]:
@@ -302,11 +180,31 @@ def read_records(path: str) -> Iterator[np.ndarray]:
     Raises:
         ValueError: the file is missing or damaged, or a record has no feature `text`.
     """
+    for ids, _ in read_labelled_records(path):
+        yield ids
+
+
+def read_labelled_records(path: str) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Reads a record file from its start, with the loss masks.
+
+    Args:
+        path: record file, local or `gs://`.
+
+    Yields:
+        Token ids of each record, [length], int64; and its loss mask, 1 where an id counts as a
+        label and 0 where not, [length], int64, or None if all count.
+
+    Raises:
+        ValueError: the file is missing or damaged, a record has no feature `text`, or a mask does
+            not fit its ids.
+    """
     import tensorflow as tf
 
     for serialized in _batches([path], tf.identity):
         for value in serialized:
-            yield _ids_of(tf.train.Example.FromString(value), path)
+            example = tf.train.Example.FromString(value)
+            ids = _ids_of(example, path)
+            yield ids, _mask_of(example, len(ids), path)
 
 
 def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[np.ndarray]:
@@ -343,6 +241,19 @@ def _ids_of(example: Any, path: str) -> np.ndarray:
             "Make the records with data/create_tfrecords.py."
         )
     return np.array(example.features.feature[FEATURE].int64_list.value, np.int64)
+
+
+def _mask_of(example: Any, length: int, path: str) -> np.ndarray | None:
+    if MASK_FEATURE not in example.features.feature:
+        return None
+    mask = np.array(example.features.feature[MASK_FEATURE].int64_list.value, np.int64)
+    if len(mask) != length or not np.isin(mask, (0, 1)).all():
+        raise ValueError(
+            f"{MASK_FEATURE} of a record must hold 0 or 1 for each of its {length} ids; got "
+            f"{len(mask)} numbers, {sorted(set(mask.tolist()))[:5]}, in {path}. Make the records "
+            "again."
+        )
+    return mask
 
 
 def escape_glob(path: str) -> str:

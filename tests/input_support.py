@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from configs.load import parse_config
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from inputs import evaluation_input, open_sources, training_input
 
 N_CTX, N_VOCAB, BATCH = 11, 997, 3

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data.masking import NOT_PREDICTED
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from inputs import evaluation_input, open_sources, training_input
 from tests.support import make_config
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.masking import NOT_PREDICTED
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from evaluation.dataset_loss import DatasetLoss
 from inputs import evaluation_input, open_sources, training_input
 from model_fns import Placement

@@ -8,7 +8,7 @@ import tokenizers as library
 
 from configs.load import parse_config
 from data.manifest import Counts, Manifest, identify, write_manifest
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from data.sources import open_sources
 from data.tokenizers import load_tokenizer
 

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
+from data.record_writer import RecordWriter
 from data.records import (
-    RecordWriter,
     count_records,
     escape_glob,
     natural_sorted,

@@ -372,7 +372,7 @@ def test_a_checkpoint_that_was_cut_short_is_named(trained, workshop, program):
 
 def test_a_wrong_record_is_named(workshop, program):
     """It is met while training: the run stops with one line that says which data set."""
-    from data.records import RecordWriter
+    from data.record_writer import RecordWriter
 
     with RecordWriter(str(workshop.folder / "wrong"), "train") as writer:
         for number in range(9):

@@ -20,7 +20,7 @@ import tensorflow as tf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import main
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 
 ROOT = Path(main.__file__).resolve().parent
 N_CTX, BATCH = 11, 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from data.records import RecordWriter
+from data.record_writer import RecordWriter
 from evaluation.dataset_loss import DatasetLoss, append_scores
 from model_fns import Placement
 from tests.support import Forward, cpus, make_config, random_variables, write_checkpoint
