@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, islice
+from itertools import islice
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -13,11 +13,12 @@ import numpy as np
 from configs.datasets import DatasetSource
 from configs.names import CHUNKS
 from configs.schema import Config
+from data.manifest_check import ManifestCheck
 from data.records import (
     count_records,
     is_local,
+    read_labelled_records,
     read_lengths,
-    read_records,
     record_count,
     wrong_count,
 )
@@ -32,13 +33,16 @@ from data.sources import (
     stitch_problem,
 )
 from data.tokenizers import GPT2_NAME, Tokenizer, load_tokenizer
+from inspection.dataset_samples import LEGEND, sample
+from inspection.dataset_tables import histogram, manifest_lines
 
 RECORDS_READ = 2000
 _FILES_READ = 20
 _PROBLEMS_SHOWN = 5
 _SAMPLES = 2
-_SAMPLE_TOKENS = 60
-_AROUND_SEPARATOR_TOKENS = 12
+
+Record = tuple[str, np.ndarray, Optional[np.ndarray]]
+"""Path of the file, ids [length], loss mask [length] or None."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +87,16 @@ def _counted(source: Source) -> tuple[int, int, list[str]]:
     return len(counts), sum(counts.values()), problems
 
 
-def _spread(source: Source) -> list[tuple[str, np.ndarray]]:
-    """(path, ids) of at most RECORDS_READ records, from files spread over the whole dataset."""
+def _spread(source: Source) -> list[Record]:
+    """At most RECORDS_READ records, from files spread over the whole dataset."""
     step = max(len(source.files) // _FILES_READ, 1)
     chosen = source.files[::step][:_FILES_READ]
     per_file = -(-RECORDS_READ // len(chosen))
-    return [(path, ids) for path in chosen for ids in islice(read_records(path), per_file)]
+    return [
+        (path, ids, mask)
+        for path in chosen
+        for ids, mask in islice(read_labelled_records(path), per_file)
+    ]
 
 
 def _length_problem(
@@ -110,64 +118,57 @@ def _tokenizer(source: DatasetSource) -> Tokenizer:
     return _load_once(source.dataset.tokenizer_path, source.dataset.tokenizer_is_pretrained)
 
 
-def _visible(tokenizer: Tokenizer, ids: Sequence[int], config: Config) -> str:
-    """Text on one line; the ids that separate and fill are shown as ⟦eos⟧ and ⟦pad⟧."""
-    names = {config.padding_id: "pad", config.eos_id: "eos"}
-    pieces = []
-    for name, run in groupby(ids, key=lambda token: names.get(token)):
-        tokens = list(run)
-        if name is None:
-            pieces.append(tokenizer.decode(tokens).replace("\n", "⏎").replace("\t", "⇥"))
-        else:
-            pieces.append(f"⟦{name}⟧" if len(tokens) == 1 else f"⟦{name} x{len(tokens)}⟧")
-    return "".join(pieces)
-
-
-def _sample(tokenizer: Tokenizer, record: np.ndarray, config: Config) -> str:
-    """The start of a record, and the surroundings of its first separator if that comes later."""
-    ids = [int(token) for token in record]
-    text = _visible(tokenizer, ids[:_SAMPLE_TOKENS], config)
-    if len(ids) <= _SAMPLE_TOKENS:
-        return text
-    separators = [place for place, token in enumerate(ids) if token == config.eos_id]
-    if separators and separators[0] >= _SAMPLE_TOKENS:
-        begin = max(separators[0] - _AROUND_SEPARATOR_TOKENS, _SAMPLE_TOKENS)
-        end = separators[0] + _AROUND_SEPARATOR_TOKENS
-        text += " … " + _visible(tokenizer, ids[begin:end], config)
-    return text + " …"
+def _labels_line(records: Sequence[Record]) -> list[str]:
+    """How many ids count, if some record says that not all do."""
+    masks = [mask for _, _, mask in records if mask is not None]
+    if not masks:
+        return []
+    everything = sum(len(ids) for _, ids, _ in records)
+    hidden = sum(len(mask) - int(mask.sum()) for mask in masks)
+    share = (everything - hidden) / max(everything, 1)
+    return [
+        f"labels     {share:.1%} of the ids count; {len(masks):,} of {len(records):,} records have "
+        "a loss_mask"
+    ]
 
 
 def _content(
-    records: Sequence[tuple[str, np.ndarray]],
+    records: Sequence[Record],
     source: Source,
     tokenizer_of: DatasetSource,
     config: Config,
 ) -> tuple[list[str], list[str]]:
     """(lines, problems) of records that were read."""
-    lengths = [len(ids) for _, ids in records]
-    filled = [ids for _, ids in records if len(ids)]
+    lengths = [len(ids) for _, ids, _ in records]
+    filled = [ids for _, ids, _ in records if len(ids)]
     lines = [
         f"length     {min(lengths):,} to {max(lengths):,} ids, mean {np.mean(lengths):,.1f}, in "
-        f"{len(records):,} records read"
+        f"{len(records):,} records read",
+        *(f"           {line}" for line in histogram(lengths)),
     ]
     if filled:
         low, high = min(ids.min() for ids in filled), max(ids.max() for ids in filled)
         lines.append(f"ids        {low} to {high}; n_vocab {config.n_vocab:,}")
-    found = (_length_problem(records, source, config), id_problem(records, source, config))
+    lines += _labels_line(records)
+    unmasked = [(path, ids) for path, ids, _ in records]
+    found = (_length_problem(unmasked, source, config), id_problem(unmasked, source, config))
     problems = [problem for problem in found if problem is not None]
     try:
         tokenizer = _tokenizer(tokenizer_of)
-        for number, (_, ids) in enumerate(records[:_SAMPLES], start=1):
-            lines.append(f"sample {number}   {_sample(tokenizer, ids, config)}")
+        for number, (_, ids, mask) in enumerate(records[:_SAMPLES], start=1):
+            lines.append(f"sample {number}   {sample(tokenizer, ids, mask, config)}")
     except ValueError as error:
         problems.append(str(error))
     return lines, problems
 
 
-def _check_source(entry: DatasetSource, pattern: str, kind: str, config: Config) -> SourceCheck:
+def _check_source(
+    entry: DatasetSource, pattern: str, kind: str, manifests: ManifestCheck, config: Config
+) -> SourceCheck:
     name = f"{entry.id}, {kind}"
     try:
         source = find_source(entry, pattern)
+        findings = manifests.look(source.id, source.files, source.mode)
         counted, found, problems = _counted(source)
         records = _spread(source)
     except ValueError as error:
@@ -175,7 +176,10 @@ def _check_source(entry: DatasetSource, pattern: str, kind: str, config: Config)
     lines = [
         f"files      {len(source.files):,} of {pattern}, {source.records:,} records by their names",
         f"counted    {found:,} records in {counted:,} file(s)",
+        *manifest_lines(findings.found),
+        *(f"WARNING    {warning}" for warning in findings.warnings),
     ]
+    problems += findings.problems
     no_sequence = size_problem(source)
     if no_sequence is not None:
         problems.append(no_sequence)
@@ -198,8 +202,9 @@ def check_datasets(config: Config, training: bool) -> list[SourceCheck]:
         One check per entry of ``datasets`` that has such records.
     """
     kind = "training" if training else "evaluation"
+    manifests = ManifestCheck(config)
     return [
-        _check_source(source, pattern, kind, config)
+        _check_source(source, pattern, kind, manifests, config)
         for source in config.sources
         if (pattern := source.train_glob if training else source.eval_glob)
     ]
@@ -235,8 +240,8 @@ def dataset_report(config: Config) -> DatasetReport:
         config: a checked config.
 
     Returns:
-        Per dataset: files, records, lengths, ids, samples and sequences; each problem is a line
-        that begins with ERROR, and the last line counts them.
+        Per dataset: files, records, manifest, lengths, ids, samples, sequences and share; each
+        problem is a line that begins with ERROR, and the last line counts them.
 
     Raises:
         ValueError: the config names no dataset.
@@ -264,6 +269,7 @@ def dataset_report(config: Config) -> DatasetReport:
     if training and too_few is not None:
         lines.append(f"ERROR      {too_few}")
         problems += 1
+    lines.append(f"In samples: {LEGEND}.")
     lines.append(
         f"{sequences:,} training sequences, {sequences / config.train_batch_size:,.1f} steps in "
         f"all; train_steps {config.train_steps:,}"

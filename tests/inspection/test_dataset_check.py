@@ -1,15 +1,18 @@
 """What --check_dataset says of good and of bad records."""
 
+import dataclasses
 import functools
 import os
 
 import pytest
 
 from configs.load import load_config
-from data.records import RecordWriter
+from data.manifest import Counts, Manifest, identify, write_manifest
+from data.record_writer import RecordWriter
 from data.tokenizers import load_tokenizer
 from inputs import open_sources
 from inspection.dataset_check import check_datasets, dataset_report
+from tests.data.test_labelled_records import write_examples
 
 N_CTX = 128
 EOS = 50256
@@ -70,6 +73,45 @@ def test_samples_show_separators(data):
     assert "One line.⏎Another one" in report
     assert "⟦eos⟧ After it" in report
     assert "word⟦eos x2⟧ late" in report  # far behind the start, shown all the same
+
+
+def test_lengths_of_documents_are_drawn(data):
+    write(data, "train_doc", [text_record("one", 200)] * 2 + [text_record("two", 600)])
+    report = dataset_report(config_of(data, "input_fn=generic_text")).text
+    assert "\n               128 to 255  19  ███" in report
+    assert "\n             512 to 1,023   1  ██\n" in report
+
+
+def test_parts_without_labels_are_marked(data, tmp_path):
+    ids = text_record("word")
+    mask = [0] * 29 + [1] * 100
+    write_examples(tmp_path / "train_masked_0_1.tfrecords", (ids, mask))
+    for path in data.glob("train_0_*"):
+        path.unlink()
+    report = dataset_report(config_of(data)).text
+    assert f"sample 1   ⟨{'word' * 29}⟩wordword" in report
+    assert "labels     77.5% of the ids count; 1 of 1 records have a loss_mask" in report
+    assert "⟨…⟩ no labels" in report
+
+
+def test_records_with_a_manifest(data):
+    values = {"name": "train", "mode": "chunks", "chunk_size": N_CTX, "separator": (EOS,)}
+    counts = Counts(9, 9, {}, 17, 2193, 2193, {}, 8772)
+    more = {"files": {"train_0_17.tfrecords": 17}, "options": {}}
+    manifest = Manifest(tokenizer=identify(tokenizer()), counts=counts, **values, **more)
+    path = write_manifest(manifest, str(data))
+    report = dataset_report(config_of(data))
+    assert f"manifest   {path}: chunks of 128 + 1 ids in 1 file(s), 17 records" in report.text
+    assert "tokenizer  gpt2, 50,257 ids, end of text 50256" in report.text
+    assert "8,772 bytes of text, 4.00 per token" in report.text
+    assert report.text.count("manifest   none") == 1  # the evaluation's
+    assert report.problems == 0
+    write(data, "train_old", [text_record("fill")])
+    write_manifest(dataclasses.replace(manifest, separator=(11,)), str(data))
+    report = dataset_report(config_of(data))
+    assert "ERROR      eos_id must be 11, which ends a document" in report.text
+    assert "WARNING    1 record file(s) of mine are in no manifest" in report.text
+    assert report.problems == 1
 
 
 def test_ids_beyond_the_vocabulary(data):
