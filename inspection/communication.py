@@ -28,7 +28,7 @@ class Collective:
     Attributes:
         kind: all-reduce, all-gather, all-to-all or shift.
         reduction: of an all-reduce: ``SUM``, ``MAX`` or ``MIN``; empty for the other kinds.
-        axes: mesh axes along which processors exchange.
+        axes: mesh axes along which processors exchange, in the order of the mesh.
         group: processors that exchange with each other.
         size_bytes: of the tensor on one processor; of an all-gather, of the whole.
         dtype: of the tensor.
@@ -144,7 +144,8 @@ class _Walk:
     def _count(self, sent: Sent, source: str) -> None:
         # A sum over axes of one processor is carried out too, but sends nothing.
         if any(self._view.mesh_layout.axes[axis][1] > 1 for axis in sent.axes):
-            key = (sent, source)
+            # Over y,x the same processors exchange as over x,y.
+            key = (sent._replace(axes=tuple(sorted(sent.axes))), source)
             self._counts[key] = self._counts.get(key, 0) + self._times
 
     def _add(self, operation: mtf.Operation) -> None:

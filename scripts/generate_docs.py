@@ -32,7 +32,7 @@ from configs.names import (  # noqa: E402
     DOCUMENT_MODES,
     KEY_ALIASES,
 )
-from configs.schema import SECTIONS  # noqa: E402
+from configs.schema import SECTIONS, Config  # noqa: E402
 from configs.support import UNBUILT_FEATURES  # noqa: E402
 from utils.command_line import build_parser  # noqa: E402
 
@@ -51,7 +51,7 @@ _CONFIG_USES = {
     "gpt3_XL_1.3B": "The size of GPT-Neo 1.3B, with GPT-3's schedule.",
     "gpt3_2.7B": "The size of GPT-Neo 2.7B, with GPT-3's schedule.",
     "gpt3_6.7B": "GPT-3's 6.7B on a pod of 256.",
-    "gpt3_13B": "The largest of the GPT-3 family here, on a pod of 256.",
+    "gpt3_13B": "GPT-3's 13B on a pod of 256; two mesh axes split its weights.",
     "gpt_neo_xl_256": "GPT-Neo's own example of a pod job: keys' positions and width are split.",
 }
 _JSON_NAMES = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -186,6 +186,16 @@ def _gigabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:,.2f}"
 
 
+def _way_through(config: Config) -> str:
+    """How a batch is worked through, for instance "bfloat16, 4 microbatches"."""
+    ways = [config.precision]
+    if config.microbatches > 1:
+        ways.append(f"{config.microbatches} microbatches")
+    if config.recompute_grad:
+        ways.append("recomputed")
+    return ", ".join(ways)
+
+
 def config_table() -> str:
     """Returns the text of docs/configs.md."""
     lines = [
@@ -195,12 +205,14 @@ def config_table() -> str:
         "",
         "Memory is that of one processor in training, in GB (10^9 bytes). Weights, optimizer and "
         "gradients are exact; activations and peak are estimates that `python main.py --model "
-        "NAME --dry_run` explains, without microbatches and recomputation. Where the peak is "
-        "more than a processor has, use more processors or a smaller `train_batch_size`.",
+        "NAME --dry_run` explains. The peak also holds the sums of gradients over microbatches. "
+        "`gpt3_*` leave a quarter of a TPU v3 core's 16 GB free. Where the peak is more than a "
+        "processor has, set `precision`, `tokens_per_mb_per_replica`, `recompute_grad` and "
+        "`optimizer_shard_axis` as they do, or use more processors.",
         "",
-        "| config | for | parameters | mesh | layout | tokens per batch | weights | optimizer "
-        "| gradients | activations | peak |",
-        "| --- | --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| config | for | parameters | mesh | layout | tokens per batch | worked through | weights "
+        "| optimizer | gradients | activations | peak |",
+        "| --- | --- | ---: | --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows = []
     for name in shipped_configs():
@@ -219,6 +231,7 @@ def config_table() -> str:
             f"`{run.config.mesh_shape}`",
             f"`{run.config.layout}`",
             f"{run.tokens_per_step:,}",
+            _way_through(run.config),
             *map(_gigabytes, sizes),
         ]
         rows.append((run.parameters, "| " + " | ".join(cells) + " |"))

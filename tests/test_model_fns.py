@@ -212,6 +212,10 @@ SPLITS = [
     {"mesh_shape": "x:2,y:2", "layout": "batch:x,memory_length:y,embd:y"},
     {"mesh_shape": "x:2,y:2", "layout": "sequence:x,intermediate_expanded:y,embed_sequence:y"},
     {"mesh_shape": "x:2,y:2", "layout": "sequence:x,memory_length:y"},
+    {  # as the shipped 13B
+        "mesh_shape": "x:2,y:2,z:2",
+        "layout": "batch:x,heads:y,intermediate_expanded:y,vocab:y,embd:z,memory_length:z",
+    },
 ]
 
 

@@ -40,7 +40,11 @@ SIZES = {
     "attention_types": [[["global"], LAYERS]],
 }
 DATA, MODEL, WIDTHS = "batch:x", "batch:x,heads:y,vocab:y,intermediate_expanded:y", "batch:x,embd:y"
-MESHES = [("x:8", DATA), ("x:4,y:2", MODEL), ("x:16,y:2", WIDTHS), ("x:128,y:2", MODEL)]
+CUBE = f"{MODEL},embd:z,memory_length:z"
+MESHES = [
+    *(("x:8", DATA), ("x:4,y:2", MODEL), ("x:16,y:2", WIDTHS), ("x:128,y:2", MODEL)),
+    ("x:2,y:2,z:2", CUBE),
+]
 MOVED = {
     "mesh_shape": "x:4,y:2",
     "layout": "batch:x,experts:x,heads:y,intermediate_expanded:y",
