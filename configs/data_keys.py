@@ -28,6 +28,7 @@ class DataKeys(BaseModel):
     input_fn: Literal["sequential_input", "generic_text"] = key(
         "`sequential_input` reads chunks one after another, `generic_text` stitches documents.",
         "sequential_input",
+        example="generic_text",
     )
     datasets: tuple[DatasetSource, ...] = key(
         "`[[id, stitch, mode, weight], …]`, `[id, …]` or the older "
@@ -35,6 +36,7 @@ class DataKeys(BaseModel):
         "place of its id.",
         (),
         max_length=MOST_DATASETS,
+        example=[["pile", None, None, 0.8], ["stdlib", None, None, 0.2]],
     )
     shuffle_input_filenames: bool = key("Record files are read in a seeded random order.", True)
     eos_id: int = key(
@@ -45,6 +47,7 @@ class DataKeys(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="token id",
+        example=0,
     )
     padding_id: int = key(
         "Id of padding, if the records hold any: `--check_dataset` shows it, nothing is filled up.",
@@ -53,6 +56,7 @@ class DataKeys(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="token id",
+        example=1,
     )
 
     @field_validator("datasets", mode="before")

@@ -23,7 +23,10 @@ class DatasetConfig(BaseModel):
     model_config = STRICT
 
     id: Optional[str] = key(
-        "Name in logs and metrics.", None, default_text="the name of the file, without `.json`"
+        "Name in logs and metrics.",
+        None,
+        default_text="the name of the file, without `.json`",
+        example="mine",
     )
     n_vocab: int = key(
         "Size of the vocabulary; every id is below it.",
@@ -37,11 +40,22 @@ class DatasetConfig(BaseModel):
         min_length=1,
         example="datasets/mine/train_*.tfrecords",
     )
-    eval_path: Optional[str] = key("Glob of the evaluation records; null = none.", None)
-    tokenizer_is_pretrained: bool = key(
-        "True for a tokenizer known by name (`gpt2` is embedded), false for a file.", True
+    eval_path: Optional[str] = key(
+        "Glob of the evaluation records; null = none.",
+        None,
+        example="datasets/mine/eval_*.tfrecords",
     )
-    tokenizer_path: str = key("Name of the tokenizer, or its JSON file.", GPT2_TOKENIZER)
+    tokenizer_is_pretrained: bool = key(
+        "True for a tokenizer known by name (`gpt2` is embedded), false for a file.",
+        True,
+        needs=("tokenizer_path",),
+    )
+    tokenizer_path: str = key(
+        "Name of the tokenizer, or its JSON file.",
+        GPT2_TOKENIZER,
+        example="datasets/mine/tokenizer.json",
+        needs=("tokenizer_is_pretrained", "eos_id"),
+    )
     eos_id: int = key(
         "Id that ends a document.",
         default_factory=lambda data: GPT2_EOS_ID,
@@ -49,6 +63,7 @@ class DatasetConfig(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="token id",
+        example=0,
     )
     padding_id: int = key(
         "Id of padding, if the records hold any: `--check_dataset` shows it, nothing is filled up.",
@@ -57,8 +72,11 @@ class DatasetConfig(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="token id",
+        example=1,
     )
-    lambada_tokens_path: Optional[str] = key("Glob of the tokenized LAMBADA records.", None)
+    lambada_tokens_path: Optional[str] = key(
+        "Glob of the tokenized LAMBADA records.", None, example="datasets/lambada/*.tfrecords"
+    )
 
     @model_validator(mode="before")
     @classmethod

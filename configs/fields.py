@@ -33,6 +33,7 @@ def key(
     unit: str = "",
     default_text: str = "",
     example: Any = None,
+    needs: tuple[str, ...] = (),
     **options: Any,
 ) -> Any:
     """Declares one key.
@@ -43,7 +44,9 @@ def key(
         unit: Unit of the value, for instance "tokens".
         default_text: How the reference names a default that is computed or that stands for
             something, for instance "`train_steps`".
-        example: A valid value of a required key.
+        example: A valid value, another than the default, as JSON has it; a switch has its other
+            state without saying so.
+        needs: Keys whose examples must be there too for this one to have an effect.
         **options: Constraints and other options of `pydantic.Field`.
 
     Returns:
@@ -51,9 +54,11 @@ def key(
     """
     if "default_factory" not in options:
         options["default"] = default
+    if isinstance(default, bool):
+        example = not default
     return Field(
         description=description,
         examples=None if example is None else [example],
-        json_schema_extra={"unit": unit, "default_text": default_text},
+        json_schema_extra={"unit": unit, "default_text": default_text, "needs": list(needs)},
         **options,
     )

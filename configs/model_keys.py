@@ -30,7 +30,9 @@ class SizeKeys(BaseModel):
 
     model_config = STRICT
 
-    model: Literal["GPT", "GPT2"] = key("Architecture; both names mean the same.", "GPT")
+    model: Literal["GPT", "GPT2"] = key(
+        "Architecture; both names mean the same.", "GPT", example="GPT2"
+    )
     n_layer: int = key("Number of blocks.", gt=0, le=MOST_LAYERS, example=12, unit="layers")
     n_embd: int = key(
         "Width of the residual stream; a multiple of `n_head`.",
@@ -42,12 +44,14 @@ class SizeKeys(BaseModel):
     n_head: int = key(
         "Number of attention heads.", gt=0, le=MOST_FEATURES, example=12, unit="heads"
     )
-    n_ctx: int = key("Length of the context window.", 2048, gt=0, le=LONGEST_WINDOW, unit="tokens")
+    n_ctx: int = key(
+        "Length of the context window.", 2048, gt=0, le=LONGEST_WINDOW, unit="tokens", example=1024
+    )
     n_vocab: int = key(
         "Rows of the token embedding; at least the vocabulary of the datasets.",
         gt=0,
         le=LARGEST_INT,
-        example=50257,
+        example=50304,
         unit="tokens",
         default_text="`n_vocab` of the dataset config; required without one",
     )
@@ -59,11 +63,12 @@ class ArchitectureKeys(BaseModel):
     model_config = STRICT
 
     attention_types: Optional[tuple[AttentionBlock, ...]] = key(
-        'Attention of each layer, `[[["global", "local"], 6]]`: the names repeated 6 times. '
+        "Attention of each layer: lists of names, each with how often it is repeated. "
         "Names: `global`, `local`, `linear`, `none`.",
         None,
         max_length=MOST_LAYERS,
         default_text="all global",
+        example=[[["global", "local"], 6]],
     )
     local_attention_radius: int = key(
         "Keys that a query of a local layer sees, itself included.",
@@ -71,10 +76,17 @@ class ArchitectureKeys(BaseModel):
         gt=0,
         le=LARGEST_INT,
         unit="tokens",
+        example=128,
+        needs=("attention_types",),
     )
-    activation_function: str = key("Activation of the feed-forward layers.", "gelu")
+    activation_function: str = key("Activation of the feed-forward layers.", "gelu", example="relu")
     embed_dropout: float = key(
-        "Dropout after the embedding, training only.", 0.0, ge=0, lt=1, unit="probability"
+        "Dropout after the embedding, training only.",
+        0.0,
+        ge=0,
+        lt=1,
+        unit="probability",
+        example=0.1,
     )
     attn_dropout: float = key(
         "Dropout of attention weights, training only; linear layers have none.",
@@ -82,6 +94,7 @@ class ArchitectureKeys(BaseModel):
         ge=0,
         lt=1,
         unit="probability",
+        example=0.1,
     )
     res_dropout: float = key(
         "Dropout before each residual addition, training only.",
@@ -89,6 +102,7 @@ class ArchitectureKeys(BaseModel):
         ge=0,
         lt=1,
         unit="probability",
+        example=0.1,
     )
     scale_by_depth: bool = key(
         "Initial residual projections are scaled by 1/sqrt(`n_layer`).", False
@@ -98,6 +112,7 @@ class ArchitectureKeys(BaseModel):
         "Axial positions `[a, b]`, with a·b = `n_ctx`, in place of learned absolute ones.",
         None,
         unit="positions",
+        example=[32, 64],
     )
     rotary_emb: bool = key("Rotary positions in place of learned absolute ones.", False)
     no_weight_tie: bool = key(
@@ -115,16 +130,20 @@ class ArchitectureKeys(BaseModel):
         ge=0,
         le=LONGEST_WINDOW,
         unit="positions",
+        example=16,
     )
     moe_layers: tuple[Layer, ...] = key(
         "Layers (from 0) with a mixture of experts as their feed-forward layer.",
         (),
         max_length=MOST_LAYERS,
+        example=[5, 11],
     )
     moe_params: MixtureKeys = key(
         "Options of the mixture of experts, see below.",
         default_factory=MixtureKeys,
         default_text="`{}`",
+        example={"moe_num_experts": 8},
+        needs=("moe_layers",),
     )
 
     @field_validator("activation_function")
@@ -142,19 +161,27 @@ class ParallelKeys(BaseModel):
     model_config = STRICT
 
     mesh_shape: str = key(
-        "Mesh of processors, `x:128,y:2`: axis names and sizes; the product is their number.",
+        "Mesh of processors: axis names and sizes; the product is their number.",
         "x:1",
+        example="x:8,y:4",
+        needs=("layout",),
     )
     layout: str = key(
-        "Which tensor dimension is split over which mesh axis, `batch:x,heads:y`.", "batch:x"
+        "Which tensor dimension is split over which mesh axis.",
+        "batch:x",
+        example="batch:x,heads:y,vocab:y",
+        needs=("mesh_shape",),
     )
-    precision: Literal["float32", "bfloat16"] = key("Number format of activations.", "float32")
+    precision: Literal["float32", "bfloat16"] = key(
+        "Number format of activations.", "float32", example="bfloat16"
+    )
     tokens_per_mb_per_replica: Optional[int] = key(
         "Microbatching: tokens of one microbatch on one replica; null = no microbatches.",
         None,
         gt=0,
         le=LARGEST_INT,
         unit="tokens",
+        example=4096,
     )
     recompute_grad: bool = key(
         "Blocks are recomputed in the backward pass: less memory, more time.", False

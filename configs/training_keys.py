@@ -32,9 +32,10 @@ class RunKeys(BaseModel):
         gt=0,
         le=MOST_SEQUENCES,
         unit="sequences",
+        example=64,
     )
     predict_batch_size: int = key(
-        "Global batch of generation.", 1, gt=0, le=MOST_SEQUENCES, unit="sequences"
+        "Global batch of generation.", 1, gt=0, le=MOST_SEQUENCES, unit="sequences", example=8
     )
     eval_steps: int = key(
         "Batches evaluated after every checkpoint; 0 = no evaluation.",
@@ -42,6 +43,8 @@ class RunKeys(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="batches",
+        example=10,
+        needs=("datasets",),
     )
     predict_steps: int = key(
         "Batches of samples written after every checkpoint; 0 = none.",
@@ -49,9 +52,10 @@ class RunKeys(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="batches",
+        example=1,
     )
     eval_tasks: tuple[str, ...] = key(
-        'Tasks scored after every checkpoint, `["lambada"]`.', (), max_length=1000
+        'Tasks scored after every checkpoint, `["lambada"]`.', (), max_length=1000, example=[]
     )
     iterations: int = key(
         "Steps per device loop; at most `--steps_per_checkpoint`.",
@@ -60,14 +64,17 @@ class RunKeys(BaseModel):
         le=LARGEST_INT,
         unit="steps",
         default_text="500, or `--steps_per_checkpoint` if that is less",
+        example=100,
     )
     log_every_steps: int = key(
-        "Interval of log lines and metrics.", 10, gt=0, le=LARGEST_INT, unit="steps"
+        "Interval of log lines and metrics.", 10, gt=0, le=LARGEST_INT, unit="steps", example=100
     )
     max_to_keep: int = key(
-        "Newest checkpoints that are kept.", 5, gt=0, le=LARGEST_INT, unit="checkpoints"
+        "Newest checkpoints that are kept.", 5, gt=0, le=LARGEST_INT, unit="checkpoints", example=20
     )
-    seed: int = key("Seed of initial weights, data order and dropout.", 0, ge=0, le=LARGEST_INT)
+    seed: int = key(
+        "Seed of initial weights, data order and dropout.", 0, ge=0, le=LARGEST_INT, example=7
+    )
 
 
 class OptimizerKeys(BaseModel):
@@ -75,13 +82,18 @@ class OptimizerKeys(BaseModel):
 
     model_config = STRICT
 
-    opt_name: Literal["adam", "adafactor"] = key("Optimizer.", "adam")
-    lr: float = key("Peak learning rate.", 1e-4, gt=0)
+    opt_name: Literal["adam", "adafactor"] = key("Optimizer.", "adam", example="adafactor")
+    lr: float = key("Peak learning rate.", 1e-4, gt=0, example=6e-4)
     warmup_steps: int = key(
-        "Linear rise of the learning rate from 0.", 0, ge=0, le=LARGEST_INT, unit="steps"
+        "Linear rise of the learning rate from 0.",
+        0,
+        ge=0,
+        le=LARGEST_INT,
+        unit="steps",
+        example=3000,
     )
     lr_decay: Optional[Literal["cosine", "linear"]] = key(
-        "Shape of the decay to 10 % of `lr`; null = constant.", None
+        "Shape of the decay to 10 % of `lr`; null = constant.", None, example="cosine"
     )
     lr_decay_end: int = key(
         "Step at which the decay has ended, counted from step 0.",
@@ -90,37 +102,60 @@ class OptimizerKeys(BaseModel):
         gt=0,
         le=LARGEST_INT,
         unit="steps",
+        example=90000,
+        needs=("lr_decay",),
     )
     beta1: float = key(
-        "Decay of the first moment; 0 saves Adafactor the memory for it.", 0.9, ge=0, lt=1
+        "Decay of the first moment; 0 saves Adafactor the memory for it.",
+        0.9,
+        ge=0,
+        lt=1,
+        example=0.95,
     )
-    beta2: float = key("Decay of Adam's second moment.", 0.999, ge=0, lt=1)
-    epsilon: float = key("Adam's term added to the root of the second moment.", 1e-8, gt=0)
-    ada_epsilon1: float = key("Adafactor's term added to squared gradients.", 1e-30, gt=0)
-    ada_epsilon2: float = key("Adafactor's least scale of a variable.", 1e-3, gt=0)
+    beta2: float = key("Decay of Adam's second moment.", 0.999, ge=0, lt=1, example=0.95)
+    epsilon: float = key(
+        "Adam's term added to the root of the second moment.", 1e-8, gt=0, example=1e-6
+    )
+    ada_epsilon1: float = key(
+        "Adafactor's term added to squared gradients.",
+        1e-30,
+        gt=0,
+        example=1e-20,
+        needs=("opt_name",),
+    )
+    ada_epsilon2: float = key(
+        "Adafactor's least scale of a variable.", 1e-3, gt=0, example=1e-2, needs=("opt_name",)
+    )
     ada_decay_rate: Optional[float] = key(
         "Decay of Adafactor's second moment; GPT-Neo took `weight_decay` for it.",
         None,
         ge=0,
         lt=1,
         default_text="1 - (step + 1)^-0.8",
+        example=0.99,
+        needs=("opt_name",),
     )
     weight_decay: float = key(
         "Decoupled decay, times the learning rate; spares variables named `norm` or `bias`.",
         0.0,
         ge=0,
+        example=0.1,
     )
     decay_final_norm: bool = key(
-        "Whether weight decay reaches the final norm (`ln_f`), as in GPT-Neo.", True
+        "Whether weight decay reaches the final norm (`ln_f`), as in GPT-Neo.",
+        True,
+        needs=("weight_decay",),
     )
     gradient_clipping: Optional[float] = key(
-        "Largest global norm of the gradients; null = no clipping.", None, gt=0
+        "Largest global norm of the gradients; null = no clipping.", None, gt=0, example=1.0
     )
     optimizer_shard_axis: Optional[str] = key(
         "Mesh axis over which optimizer slots are split beside `layout`, best that of the batch "
         "(ZeRO stage 1); null = as the weights.",
         None,
         min_length=1,
+        example="x",
+        needs=("mesh_shape",),
     )
     log_grads: bool = key("Summaries of the norm of every variable's gradient.", False)
 
@@ -130,7 +165,9 @@ class LossKeys(BaseModel):
 
     model_config = STRICT
 
-    z_loss: float = key("Weight of the squared log of the softmax denominator.", 1e-4, ge=0)
+    z_loss: float = key(
+        "Weight of the squared log of the softmax denominator.", 1e-4, ge=0, example=0.0
+    )
     entmax_loss: bool = key(
         "Entmax (1.3) loss in place of softmax cross entropy; see `--entmax_sampling`.", False
     )
@@ -138,9 +175,16 @@ class LossKeys(BaseModel):
         "Masked language modelling: hidden tokens are predicted from both sides, nothing is "
         "generated.",
         False,
+        needs=("mlm_mask_id",),
     )
     mlm_mask_id: Optional[int] = key(
-        "Id of the mask token.", None, ge=0, le=LARGEST_INT, unit="token id"
+        "Id of the mask token.",
+        None,
+        ge=0,
+        le=LARGEST_INT,
+        unit="token id",
+        example=50257,
+        needs=("mlm_training",),
     )
     mlm_cls_token_id: Optional[int] = key(
         "Id put first in every sequence, in place of its last; null = none.",
@@ -148,6 +192,8 @@ class LossKeys(BaseModel):
         ge=0,
         le=LARGEST_INT,
         unit="token id",
+        example=50258,
+        needs=("mlm_training",),
     )
     mlm_mask_prob: float = key(
         "Share of tokens that are predicted, special and ignored ones left out.",
@@ -155,17 +201,33 @@ class LossKeys(BaseModel):
         gt=0,
         le=1,
         unit="probability",
+        example=0.3,
+        needs=("mlm_training",),
     )
     mlm_same_token_prob: float = key(
-        "Share of those that keep their token.", 0.10, ge=0, le=1, unit="probability"
+        "Share of those that keep their token.",
+        0.10,
+        ge=0,
+        le=1,
+        unit="probability",
+        example=0.0,
+        needs=("mlm_training",),
     )
     mlm_random_token_prob: float = key(
-        "Share of those that get a random token.", 0.10, ge=0, le=1, unit="probability"
+        "Share of those that get a random token.",
+        0.10,
+        ge=0,
+        le=1,
+        unit="probability",
+        example=0.0,
+        needs=("mlm_training",),
     )
     mlm_mask_ignore_ids: tuple[TokenId, ...] = key(
         "Ids that are never masked, besides `padding_id`, `mlm_mask_id`, `mlm_cls_token_id`.",
         (),
         unit="token ids",
+        example=[0, 50256],
+        needs=("mlm_training",),
     )
 
 
@@ -180,14 +242,18 @@ class SamplingKeys(BaseModel):
         gt=0,
         le=LARGEST_INT,
         unit="tokens",
+        example=200,
     )
-    temperature: float = key("Divisor of the logits; 0 = most likely token.", 0.9, ge=0)
+    temperature: float = key(
+        "Divisor of the logits; 0 = most likely token.", 0.9, ge=0, example=0.7
+    )
     top_k: Optional[int] = key(
         "Sample among the k most likely tokens; null = all, -2 = a tenth of the vocabulary.",
         None,
         ge=_TENTH_OF_VOCABULARY,
         le=LARGEST_INT,
         unit="tokens",
+        example=40,
     )
     top_p: float = key(
         "Nucleus sampling: least total probability of the tokens sampled among; 1 = all.",
@@ -195,6 +261,7 @@ class SamplingKeys(BaseModel):
         gt=0,
         le=1,
         unit="probability",
+        example=0.95,
     )
     remove_partial_sequences: bool = key("Leave the prompt out of the samples.", False)
 

@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined  # noqa: E402
 
 from configs.datasets import DatasetConfig  # noqa: E402
 from configs.errors import shown  # noqa: E402
+from configs.fields import LARGEST_INT  # noqa: E402
 from configs.files import shipped_configs  # noqa: E402
 from configs.load import load_config  # noqa: E402
 from configs.mixture_keys import MixtureKeys  # noqa: E402
@@ -65,8 +66,7 @@ def _type_text(annotation: Any) -> str:
     if origin is typing.Literal:
         return " or ".join(f"`{choice}`" for choice in arguments)
     if origin is typing.Union:
-        kinds = [_type_text(item) for item in arguments if item is not type(None)]
-        return " or ".join([*kinds, "null"])
+        return " or ".join(_type_text(item) for item in arguments if item is not type(None))
     if origin is typing.Annotated:
         return _type_text(arguments[0])
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -75,21 +75,41 @@ def _type_text(annotation: Any) -> str:
 
 
 def _range_text(field: FieldInfo) -> str:
-    """Returns the range of a key, for instance "≥ 0, < 1"."""
+    """Returns the range of a key, for instance "≥ 0, < 1"; what holds for all is left out."""
     parts = []
     for constraint in field.metadata:
         for name, sign in _BOUNDS:
             limit = getattr(constraint, name, None)
-            if limit is not None:
-                parts.append(f"{sign} {limit}")
+            if limit is not None and (name, limit) != ("le", LARGEST_INT):
+                parts.append(f"{sign} {limit:,}" if isinstance(limit, int) else f"{sign} {limit}")
     return ", ".join(parts)
+
+
+def _value_text(field: FieldInfo) -> str:
+    """Returns type, range and unit of a key, for instance "integer > 0 (tokens), or null"."""
+    unit = _extra(field, "unit")
+    words = [_type_text(field.annotation), _range_text(field), f"({unit})" if unit else ""]
+    optional = type(None) in typing.get_args(field.annotation)
+    return " ".join(word for word in words if word) + (", or null" if optional else "")
+
+
+def _example_text(field: FieldInfo) -> str:
+    """Returns the example of a key, and the keys whose examples it needs."""
+    assert field.examples, f"{field.description} has no example"
+    needs = " and ".join(f"`{name}`" for name in _extra(field, "needs"))
+    return f"`{shown(field.examples[0])}`" + (f" with {needs}" if needs else "")
+
+
+def _extra(field: FieldInfo, name: str) -> Any:
+    """Returns what a key was declared with beside pydantic's own options."""
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict), "keys are declared with configs.fields.key"
+    return extra[name]
 
 
 def _default_text(field: FieldInfo) -> str:
     """Returns the default of a key in words or as JSON."""
-    extra = field.json_schema_extra
-    words = extra.get("default_text") if isinstance(extra, dict) else None
-    if words:
+    if words := _extra(field, "default_text"):
         return str(words)
     if field.is_required():
         return "required"
@@ -101,8 +121,8 @@ def _default_text(field: FieldInfo) -> str:
 def _section_table(model: type[BaseModel]) -> list[str]:
     """Returns the table of one section."""
     lines = [
-        "| key | type | default | range | unit | meaning |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| key | value | default | example | meaning |",
+        "| --- | --- | --- | --- | --- |",
     ]
     aliases: dict[str, list[str]] = {}
     for alias, name in KEY_ALIASES.items():
@@ -114,14 +134,11 @@ def _section_table(model: type[BaseModel]) -> list[str]:
             meaning += f" Also written {', '.join(aliases[name])}."
         if name in unbuilt:
             meaning += f" Not built yet: only {unbuilt[name]}."
-        extra = field.json_schema_extra
-        unit = str(extra.get("unit", "")) if isinstance(extra, dict) else ""
         cells = [
             f"`{name}`",
-            _type_text(field.annotation),
+            _value_text(field),
             _default_text(field),
-            _range_text(field),
-            unit,
+            _example_text(field),
             meaning,
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -136,7 +153,12 @@ def config_reference() -> str:
         _NOTICE,
         "",
         "A config is one flat JSON object. `null` stands for the default. Unknown keys, wrong "
-        "types and values that do not fit together are refused, all at once.",
+        "types and values that do not fit together are refused, all at once. Whole numbers are "
+        f"at most {LARGEST_INT:,}.",
+        "",
+        "The required keys with their examples are a config that loads. Each further example, "
+        "which is another value than the default, may be added to it, and one *with* another key "
+        "needs the example of that key too.",
     ]
     models: tuple[type[BaseModel], ...] = (*SECTIONS, MixtureKeys, DatasetConfig)
     for model in models:
@@ -188,7 +210,7 @@ def _gigabytes(size_bytes: int) -> str:
 
 def _way_through(config: Config) -> str:
     """How a batch is worked through, for instance "bfloat16, 4 microbatches"."""
-    ways = [config.precision]
+    ways: list[str] = [config.precision]
     if config.microbatches > 1:
         ways.append(f"{config.microbatches} microbatches")
     if config.recompute_grad:

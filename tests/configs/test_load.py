@@ -344,7 +344,7 @@ def test_vocabulary_comes_from_the_dataset(config_file):
     assert load_config(str(config_file)).n_vocab == 101
     assert problems(load_config, str(config_file), ["datasets=[]", "eval_steps=0"]) == [
         "n_vocab: is required when no dataset config gives it (got nothing); "
-        'add it, for example "n_vocab": 50257'
+        'add it, for example "n_vocab": 50304'
     ]
 
 
