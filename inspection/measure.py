@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -161,6 +164,19 @@ def declared_graph(config: Config, layout: MeshLayout) -> tuple[mtf.Graph, Train
         return graph, build_training_graph(mesh, config, layout, inputs, labels, step)
 
 
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Many objects are made and few become garbage; looking for it costs a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_no_garbage_collection()
 def measure(config: Config) -> DryRun:
     """Builds the training graph in named dimensions and counts; nothing is laid out or executed.
 
