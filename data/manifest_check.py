@@ -14,6 +14,7 @@ from typing import Optional
 from configs.names import CHUNKS
 from configs.schema import Config
 from data.manifest import SUFFIX, Manifest, TokenizerIdentity, identify, read_manifest
+from data.records import SUFFIX as RECORD_SUFFIX
 from data.records import record_count
 from data.tokenizers import load_tokenizer
 from utils.files import names_in
@@ -29,7 +30,7 @@ class FoundManifest:
     Attributes:
         path: of the manifest.
         manifest: its content.
-        names: of all files in its folder.
+        names: of all files in its folder, record files without what says how they are compressed.
     """
 
     path: str
@@ -67,10 +68,10 @@ def find_manifests(files: Sequence[str]) -> list[FoundManifest]:
     by_folder: dict[str, set[str]] = {}
     for file in files:
         folder, name = os.path.split(file)
-        by_folder.setdefault(folder, set()).add(name)
+        by_folder.setdefault(folder, set()).add(_plain(name))
     found = []
     for folder, used in by_folder.items():
-        names = frozenset(names_in(folder or "."))
+        names = frozenset(map(_plain, names_in(folder or ".")))
         for name in sorted(name for name in names if name.endswith(SUFFIX)):
             start = f"{name[: -len(SUFFIX)]}_"
             if not any(file.startswith(start) for file in used):
@@ -82,6 +83,12 @@ def find_manifests(files: Sequence[str]) -> list[FoundManifest]:
     return found
 
 
+def _plain(name: str) -> str:
+    """A name or path as the manifest has it: records may have been compressed later."""
+    start, suffix, _ = name.rpartition(RECORD_SUFFIX)
+    return start + suffix if suffix else name
+
+
 def _unlisted_files(files: Sequence[str], found: Sequence[FoundManifest]) -> list[str]:
     """Record files that no manifest lists, in a folder where others are listed."""
     folders = {os.path.dirname(item.path) for item in found}
@@ -90,7 +97,9 @@ def _unlisted_files(files: Sequence[str], found: Sequence[FoundManifest]) -> lis
         for item in found
         for name in item.manifest.files
     }
-    return [file for file in files if os.path.dirname(file) in folders and file not in listed]
+    return [
+        file for file in files if os.path.dirname(file) in folders and _plain(file) not in listed
+    ]
 
 
 class ManifestCheck:

@@ -8,6 +8,7 @@ import tokenizers as library
 
 from configs.load import parse_config
 from data.manifest import Counts, Manifest, identify, write_manifest
+from data.manifest_check import ManifestCheck
 from data.record_writer import RecordWriter
 from data.sources import open_sources
 from data.tokenizers import load_tokenizer
@@ -175,6 +176,15 @@ def test_a_manifest_with_a_false_count(folder):
 def test_a_part_of_the_files_may_be_used(folder, caplog):
     [source] = open_sources(config_of(folder, pattern="train_1_*"), training=True)
     assert source.records == 2 and not caplog.records
+
+
+def test_files_may_be_compressed_later(folder):
+    files = []
+    for path in folder.glob("*.tfrecords"):
+        files.append(str(path.rename(f"{path}.gz")))
+    findings = ManifestCheck(config_of(folder)).look("mine", files, "chunks")
+    assert len(findings.found) == 1
+    assert findings.problems == findings.warnings == ()
 
 
 def test_files_left_over_are_a_warning(folder, caplog):
