@@ -1,14 +1,14 @@
 """Config to input functions: which tokens are in which batch.
 
 The stream of training sequences is a function of the config alone: sequence number ``r`` is the
-same in every run. A run that resumes at step ``s`` begins at sequence ``s * train_batch_size``,
-whichever epoch that is in, and reads no record before it.
+same in every run. A run that resumes begins at the first sequence that it has not read
+(utils/batch_sizes.py), whichever epoch that is in, and parses no record before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,14 @@ import tensorflow as tf
 from configs.names import CHUNKS
 from configs.schema import Config
 from data.masking import EVALUATION_SEED, masked_example
-from data.records import FEATURE, wrong_count
+from data.record_parsing import (
+    check_lengths,
+    inputs_and_labels,
+    parse_records,
+    record_names,
+    refuse_unless,
+)
+from data.record_streams import epoch_of_records, records_from
 from data.sources import Source, open_sources
 
 __all__ = [
@@ -32,98 +39,39 @@ InputFn = Callable[[dict[str, Any]], tf.data.Dataset]
 
 SHUFFLE_BUFFER_DOCUMENTS = 1000  # times stitch, as in GPT-Neo
 _MIX_BLOCK = 1 << 16
-_COUNTED_TOGETHER = 64  # records
 
 
-def epoch_of_step(sources: Sequence[Source], batch_size: int) -> Callable[[int], float]:
-    """Returns the function from updates made to epochs read (over all sources together)."""
-    sequences = sum(source.sequences for source in sources)
-    return lambda step: step * batch_size / sequences
+def epoch_of_step(
+    sources: Sequence[Source], sequences_before: Callable[[int], int]
+) -> Callable[[int], float]:
+    """The function from updates made to epochs read (over all sources together).
 
-
-def _parse(serialized: tf.Tensor) -> tf.Tensor:
-    features = {FEATURE: tf.io.VarLenFeature(tf.int64)}
-    parsed = tf.io.parse_single_example(serialized, features)
-    return tf.cast(tf.sparse.to_dense(parsed[FEATURE]), tf.int32)
-
-
-def _refuse_unless(holds: tf.Tensor, *message: Union[str, tf.Tensor]) -> tf.Operation:
-    """Stops the run with a message, the parts of which may be known only while reading."""
-    return tf.debugging.Assert(holds, [tf.strings.join(message)])
-
-
-def _check_ids(ids: tf.Tensor, source: Source, config: Config) -> tf.Tensor:
-    """[n_ctx + 1] int32, refused when it has another length or an id that is out of range."""
-    if source.mode == CHUNKS:
-        what, remedy = "records", f"Make the records again with --chunk_size {config.n_ctx}."
-    else:
-        what, remedy = f"{source.stitch} stitched documents", "Raise the stitch of this dataset."
-    wrong_length = _refuse_unless(
-        tf.equal(tf.size(ids), config.n_ctx + 1),
-        f"{what} of {source.id} must hold n_ctx + 1 = {config.n_ctx + 1} ids; got ",
-        tf.strings.as_string(tf.size(ids)),
-        f". {remedy}",
-    )
-    with tf.control_dependencies([wrong_length]):
-        lowest, highest = tf.reduce_min(ids), tf.reduce_max(ids)
-    wrong_id = _refuse_unless(
-        (lowest >= 0) & (highest < config.n_vocab),
-        f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}); got ",
-        tf.strings.as_string(lowest),
-        " to ",
-        tf.strings.as_string(highest),
-        ". Set n_vocab to the size of the tokenizer.",
-    )
-    with tf.control_dependencies([wrong_id]):
-        return tf.ensure_shape(tf.identity(ids), [config.n_ctx + 1])
-
-
-def _records_of(
-    path: tf.Tensor, count: tf.Tensor, skipped: tf.Tensor, message: tf.Tensor
-) -> tf.data.Dataset:
-    """Serialized records of one file, behind the first ``skipped``; refuses a false ``count``.
-
-    Where a run resumes follows from the numbers in the file names, so a false one would go on
-    with other data than a run without a break. Counting on the way costs nothing to speak of and
-    covers files of any size and place; those looked at before the run are only the first.
+    Args:
+        sources: of ``open_sources``.
+        sequences_before: sequences read by so many updates.
     """
-    batches = tf.data.TFRecordDataset(path).skip(skipped).batch(_COUNTED_TOGETHER)
-    # An empty batch marks the end, and is gone again after unbatch.
-    ended = batches.concatenate(tf.data.Dataset.from_tensors(tf.constant([], tf.string)))
-
-    def step(number: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        following = number + tf.size(batch, tf.int64)
-        right = tf.where(tf.size(batch) > 0, following <= count, tf.equal(number, count))
-        with tf.control_dependencies([tf.debugging.Assert(right, [message])]):
-            return following, tf.identity(batch)
-
-    return ended.scan(skipped, step).unbatch()
+    sequences = sum(source.sequences for source in sources)
+    return lambda step: sequences_before(step) / sequences
 
 
-def _files_from(source: Source, number: int, skipped: int) -> tf.data.Dataset:
-    """Serialized records of the files from ``number`` on, behind ``skipped`` of the first one."""
-    files, counts = source.files[number:], source.counts[number:]
-    skips = [skipped] + [0] * (len(files) - 1)
-    messages = [wrong_count(path, "fewer or more") for path in files]
-    int64s = [tf.constant(values, tf.int64) for values in (counts, skips)]
-    return tf.data.Dataset.from_tensor_slices((list(files), *int64s, messages)).flat_map(
-        _records_of
-    )
+def _names_in(source: Source, files: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    return record_names(tf.gather(tf.constant(source.files), files), numbers)
 
 
-def _chunks_from(source: Source, start: int) -> tf.data.Dataset:
-    """Serialized records from number ``start`` of an endless repetition of the files."""
-    position = start % source.records
-    number = 0
-    while position >= source.counts[number]:
-        position -= source.counts[number]
-        number += 1
-    rest = _files_from(source, number, position)
-    return rest.concatenate(_files_from(source, 0, 0).repeat())
+def _chunks_from(source: Source, start: int, config: Config) -> tf.data.Dataset:
+    """The records from number ``start`` of an endless repetition on."""
+
+    def windows(serialized: tf.Tensor, files: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+        names = _names_in(source, files, numbers)
+        return check_lengths(
+            parse_records(serialized, names, source.id, config), names, source.id, config
+        )
+
+    return records_from(source, start).map(windows).unbatch()
 
 
 def _window(documents: tf.Tensor, number: tf.Tensor, source: Source, config: Config) -> tf.Tensor:
-    """Cuts one window of n_ctx + 1 ids out of stitched documents [ids]."""
+    """Cuts one window of at most n_ctx + 1 ids out of stitched documents [ids]."""
     size = config.n_ctx + 1
     if source.mode == "documents_random":
         last = tf.maximum(tf.size(documents) - size, 0)
@@ -138,18 +86,30 @@ def _documents_from(source: Source, start: int, config: Config) -> tf.data.Datas
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         buffer = SHUFFLE_BUFFER_DOCUMENTS * source.stitch
-        shuffled = _files_from(source, 0, 0).shuffle(
-            buffer, seed=number + config.seed, reshuffle_each_iteration=False
+        shuffled = (
+            epoch_of_records(source)
+            .unbatch()
+            .shuffle(buffer, seed=number + config.seed, reshuffle_each_iteration=False)
         )
         return shuffled.batch(source.stitch, drop_remainder=True)
 
-    def join(number: tf.Tensor, serialized: tf.Tensor) -> tf.Tensor:
-        features = {FEATURE: tf.io.VarLenFeature(tf.int64)}
-        parsed = tf.io.parse_example(serialized, features)[FEATURE]
-        ids = tf.cast(tf.RaggedTensor.from_sparse(parsed), tf.int32)
+    def join(number: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        serialized, files, numbers = record
+        names = _names_in(source, files, numbers)
+        ids = parse_records(serialized, names, source.id, config)
         eos = tf.fill([source.stitch, 1], config.eos_id)
-        joined = tf.concat([ids, eos], 1).flat_values
-        return _window(joined, number, source, config)
+        window = _window(tf.concat([ids, eos], 1).flat_values, number, source, config)
+        enough = refuse_unless(
+            tf.equal(tf.size(window), config.n_ctx + 1),
+            f"{source.stitch} stitched documents of {source.id} must hold n_ctx + 1 = "
+            f"{config.n_ctx + 1} ids; got ",
+            tf.strings.as_string(tf.size(window)),
+            ", the shortest in ",
+            names[tf.argmin(ids.row_lengths())],
+            ". Raise the stitch of this dataset.",
+        )
+        with tf.control_dependencies([enough]):
+            return tf.ensure_shape(tf.identity(window), [config.n_ctx + 1])
 
     first_epoch, skipped = divmod(start, source.sequences)
     epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
@@ -157,12 +117,13 @@ def _documents_from(source: Source, start: int, config: Config) -> tf.data.Datas
 
 
 def _sequences_from(source: Source, start: int, config: Config) -> tf.data.Dataset:
-    """Sequences [n_ctx + 1] int32 of one source from number ``start`` on, without end."""
+    """Sequences of one source from number ``start`` on, without end.
+
+    Each is [n_ctx + 1] int32, with the ids that are no labels as their complement.
+    """
     if source.mode == CHUNKS:
-        dataset = _chunks_from(source, start).map(_parse)
-    else:
-        dataset = _documents_from(source, start, config)
-    return dataset.map(lambda ids: _check_ids(ids, source, config))
+        return _chunks_from(source, start, config)
+    return _documents_from(source, start, config)
 
 
 def mixed_choices(weights: Sequence[float], seed: int, start: int, count: int) -> np.ndarray:
@@ -218,34 +179,43 @@ def _mixture(sources: Sequence[Source], start: int, config: Config) -> tf.data.D
     return tf.data.Dataset.choose_from_datasets(streams, choices)
 
 
-def _examples(stream: tf.data.Dataset, first: int, seed: int, config: Config) -> tf.data.Dataset:
-    """Sequences [n_ctx + 1], numbered from ``first``, to (inputs, labels), each [n_ctx] int32."""
+def _batches(
+    stream: tf.data.Dataset, first: int, seed: int, batch_size: int, whole: bool, config: Config
+) -> tf.data.Dataset:
+    """Batches of (inputs, labels), each [batch, n_ctx] int32.
+
+    Args:
+        stream: sequences [n_ctx + 1] of ``_sequences_from``.
+        first: number of the first of them, for the masks of ``mlm_training``.
+        seed: of these masks.
+        batch_size: sequences.
+        whole: whether a last batch of fewer is left out.
+        config: a checked config.
+    """
     if config.causal:
-        return stream.map(lambda ids: (ids[:-1], ids[1:]))
+        return stream.batch(batch_size, drop_remainder=whole).map(inputs_and_labels)
     numbered = stream.enumerate(first)
-    return numbered.map(lambda number, ids: masked_example(ids, number, seed, config))
+    examples = numbered.map(lambda number, ids: masked_example(ids, number, seed, config))
+    return examples.batch(batch_size, drop_remainder=whole)
 
 
-def training_input(config: Config, sources: Sequence[Source], start_step: int) -> InputFn:
+def training_input(config: Config, sources: Sequence[Source], first: int) -> InputFn:
     """The input function of training.
 
     Args:
         config: a checked config.
         sources: of ``open_sources``.
-        start_step: updates made so far.
+        first: number of the first sequence, which is how many were read before.
 
     Returns:
         Input function of ({"inputs": [batch, n_ctx] int32}, labels [batch, n_ctx] int32). With
         ``mlm_training`` inputs and labels are those of data/masking.py, else labels are the
-        inputs shifted by one.
+        inputs shifted by one, and NOT_PREDICTED where the record's ``loss_mask`` is 0.
     """
-    batch_size = config.train_batch_size
 
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-        first = start_step * batch_size
         stream = _mixture(sources, first, config)
-        examples = _examples(stream, first, config.seed, config)
-        batches = examples.batch(batch_size, drop_remainder=True)
+        batches = _batches(stream, first, config.seed, config.train_batch_size, True, config)
         pairs = batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
         return pairs.prefetch(tf.data.AUTOTUNE)
 
@@ -277,8 +247,7 @@ def evaluation_input(config: Config, sources: Sequence[Source], max_batches: int
         for source in sources[1:]:
             more = _sequences_from(source, 0, config).take(source.sequences)
             stream = stream.concatenate(more)
-        examples = _examples(stream, 0, EVALUATION_SEED, config)
-        batches = examples.batch(batch_size).map(filled)
+        batches = _batches(stream, 0, EVALUATION_SEED, batch_size, False, config).map(filled)
         return (batches.take(max_batches) if max_batches else batches).prefetch(2)
 
     return input_fn

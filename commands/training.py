@@ -14,6 +14,7 @@ from commands.shared import DEFAULT_RUN_ID, placement_of, prompt_of
 from configs.schema import Config
 
 if TYPE_CHECKING:
+    from utils.batch_sizes import BatchSizes
     from utils.cluster import Cluster, Leader
     from utils.devices import Fit
     from utils.hooks import StopOnSignal
@@ -106,9 +107,29 @@ def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str]
             _train(config, arguments, prompt, fit, leader)
 
 
+def _batch_sizes(config: Config, start_step: int) -> BatchSizes:
+    """The batch sizes of the run, from the step at which it goes on that of the config."""
+    from utils.batch_sizes import read_batch_sizes
+    from utils.stored_config import read_stored_config
+
+    size = config.train_batch_size
+    stored = read_stored_config(config.model_path)
+    used = read_batch_sizes(config.model_path, stored, size)
+    batch_sizes = used.going_on(start_step, size)
+    if start_step and batch_sizes.segments[-1] == (start_step, size):
+        LOGGER.info(
+            "train_batch_size is %d now and was %d: the data go on at sequence %s",
+            size,
+            batch_sizes.segments[-2][1],
+            f"{batch_sizes.sequences_before(start_step):,}",
+        )
+    return batch_sizes
+
+
 def _train(
     config: Config, arguments: argparse.Namespace, prompt: str, fit: Fit, leader: Leader
 ) -> None:
+    from data.sources import mix_lines
     from inputs import epoch_of_step, open_sources, training_input
     from model_fns import make_model_fn
     from utils.checkpoints import checkpoint_step, latest_checkpoint, remove_partial_saves
@@ -136,6 +157,9 @@ def _train(
         remove_partial_saves(config.model_path, checkpoint)
     if checkpoint is not None:
         LOGGER.info("resuming from %s", checkpoint)
+    batch_sizes = _batch_sizes(config, start_step)
+    for line in mix_lines(sources, config.train_batch_size):
+        LOGGER.info("dataset %s", line)
     placement = placement_of(
         fit,
         steps_per_checkpoint=arguments.steps_per_checkpoint,
@@ -147,14 +171,14 @@ def _train(
         estimator = make_tpu_estimator(config, model_fn, fit.tpu, arguments.steps_per_checkpoint)
     else:
         estimator = make_estimator(config, model_fn, fit.devices, leader.master)
-    epochs = epoch_of_step(sources, config.train_batch_size)
+    input_fn = training_input(config, sources, batch_sizes.sequences_before(start_step))
     with stop:
+        epochs = epoch_of_step(sources, batch_sizes.sequences_before)
         metrics = metrics_hooks(config, fit, start_step, epochs)
-        hooks = [*leader.hooks(stop), RunFolder(config, checkpoint), *metrics]
+        folder = RunFolder(config, checkpoint, batch_sizes)
+        hooks = [*leader.hooks(stop), folder, *metrics]
         LOGGER.info("building the training graph of %s", config.model_path)
-        estimator.train(
-            training_input(config, sources, start_step), max_steps=config.train_steps, hooks=hooks
-        )
+        estimator.train(input_fn, max_steps=config.train_steps, hooks=hooks)
     LOGGER.info(
         "%s: %s",
         "stopped by " + stop.stopped_by if stop.stopped_by else "done",

@@ -5,7 +5,8 @@ token ids. It may have another, `loss_mask`, of the same length: 1 where the id
 counts as a label, 0 where not; without it all count. A file is named
 `<name>_<i>[_<process>]_<number of records>.tfrecords`; the number is true, so
 that a reader can count the records of a data set, and skip into it, without
-opening a file.
+opening a file. Behind that `.gz` or `.zlib` says that the whole file is
+compressed so.
 
 TensorFlow is imported by the functions that touch a file, so that names can be
 looked at without it.
@@ -18,6 +19,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,9 @@ FEATURE = "text"
 MASK_FEATURE = "loss_mask"
 SUFFIX = ".tfrecords"
 
-_COUNT = re.compile(r"_(\d+)" + re.escape(SUFFIX) + r"$")
+_COMPRESSIONS = {"": "", ".gz": "GZIP", ".zlib": "ZLIB"}  # by what follows the suffix
+_ENDING = re.escape(SUFFIX) + "(" + "|".join(map(re.escape, _COMPRESSIONS)) + ")"
+_COUNT = re.compile(r"_(\d+)" + _ENDING + r"$")
 _READ_BATCH = 64
 _HEADER = struct.Struct("<QI")  # length of the data in bytes, and a checksum of the length
 _FOOTER_BYTES = 4  # checksum of the data
@@ -47,7 +51,7 @@ def record_files(output_dir: str, name: str) -> list[str]:
     import tensorflow as tf
 
     # Not a glob: `train_*` would also take the files of a data set named train_2.
-    named = re.compile(re.escape(name) + r"_\d+_\d+" + re.escape(SUFFIX))
+    named = re.compile(re.escape(name) + r"_\d+_\d+" + _ENDING)
     if not tf.io.gfile.isdir(output_dir):
         return []
     present = (entry for entry in tf.io.gfile.listdir(output_dir) if named.fullmatch(entry))
@@ -87,6 +91,19 @@ def record_count(filename: str) -> int:
     return int(match.group(1))
 
 
+def compression_of(path: str) -> str:
+    """Reads off a file name how the file is compressed.
+
+    Args:
+        path: name or path of a record file.
+
+    Returns:
+        "GZIP", "ZLIB" or "", as TensorFlow calls it.
+    """
+    match = _COUNT.search(path)
+    return _COMPRESSIONS[match.group(2)] if match else ""
+
+
 def wrong_count(path: str, found: str) -> str:
     """Says that a file does not hold as many records as its name says.
 
@@ -111,7 +128,8 @@ def is_local(path: str) -> bool:
 def count_records(path: str) -> int:
     """Counts the records of a local file from the length that stands before each of them.
 
-    The data are jumped over: 100,000 records take about 0.3 s, however long they are.
+    The data are jumped over: 100,000 records take about 0.3 s, however long they are. A
+    compressed file must be read.
 
     Args:
         path: local record file.
@@ -124,6 +142,10 @@ def count_records(path: str) -> int:
 
     Source: the format of TFRecord, tensorflow/core/lib/io/record_writer.h.
     """
+    if compression_of(path):
+        import tensorflow as tf
+
+        return sum(len(batch) for batch in _batches([path], tf.identity))
     count, position = 0, 0
     try:
         with open(path, "rb") as file:
@@ -178,7 +200,7 @@ def read_records(path: str) -> Iterator[np.ndarray]:
         Token ids of each record, [length], int64.
 
     Raises:
-        ValueError: the file is missing or damaged, or a record has no feature `text`.
+        ValueError: the file is missing or damaged, or a record is named that has no `text`.
     """
     for ids, _ in read_labelled_records(path):
         yield ids
@@ -200,11 +222,12 @@ def read_labelled_records(path: str) -> Iterator[tuple[np.ndarray, np.ndarray | 
     """
     import tensorflow as tf
 
-    for serialized in _batches([path], tf.identity):
-        for value in serialized:
-            example = tf.train.Example.FromString(value)
-            ids = _ids_of(example, path)
-            yield ids, _mask_of(example, len(ids), path)
+    values = chain.from_iterable(_batches([path], tf.identity))
+    for number, value in enumerate(values, start=1):
+        where = f"record {number} of {path}"
+        example = _example_of(value, where)
+        ids = _ids_of(example, where)
+        yield ids, _mask_of(example, len(ids), where)
 
 
 def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[np.ndarray]:
@@ -217,14 +240,16 @@ def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[n
 
     graph = tf.Graph()  # its own graph and session: works with eager execution on and off
     with graph.as_default():
-        file = tf.compat.v1.placeholder(tf.string, [])
-        dataset = tf.data.TFRecordDataset(file).batch(_READ_BATCH).map(function)
+        file, compression = (tf.compat.v1.placeholder(tf.string, []) for _ in range(2))
+        records = tf.data.TFRecordDataset(file, compression)
+        dataset = records.batch(_READ_BATCH).map(function)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
     with tf.compat.v1.Session(graph=graph) as session:
         for path in paths:
             try:
-                session.run(iterator.initializer, {file: path})
+                fed = {file: path, compression: compression_of(path)}
+                session.run(iterator.initializer, fed)
                 while True:
                     yield session.run(batch)
             except tf.errors.OutOfRangeError:
@@ -233,24 +258,37 @@ def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[n
                 raise _unreadable(path, reason(error)) from error
 
 
-def _ids_of(example: Any, path: str) -> np.ndarray:
+def _example_of(value: bytes, where: str) -> Any:
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        return tf.train.Example.FromString(value)
+    except DecodeError as error:
+        raise ValueError(
+            f"records must be tf.train.Examples; got {value[:20]!r} in {where}. Make the records "
+            "with data/create_tfrecords.py."
+        ) from error
+
+
+def _ids_of(example: Any, where: str) -> np.ndarray:
     if FEATURE not in example.features.feature:
         names = sorted(example.features.feature)
         raise ValueError(
-            f"records must have a feature {FEATURE!r}; got {names} in {path}. "
+            f"records must have a feature {FEATURE!r}; got {names} in {where}. "
             "Make the records with data/create_tfrecords.py."
         )
     return np.array(example.features.feature[FEATURE].int64_list.value, np.int64)
 
 
-def _mask_of(example: Any, length: int, path: str) -> np.ndarray | None:
+def _mask_of(example: Any, length: int, where: str) -> np.ndarray | None:
     if MASK_FEATURE not in example.features.feature:
         return None
     mask = np.array(example.features.feature[MASK_FEATURE].int64_list.value, np.int64)
     if len(mask) != length or not np.isin(mask, (0, 1)).all():
         raise ValueError(
             f"{MASK_FEATURE} of a record must hold 0 or 1 for each of its {length} ids; got "
-            f"{len(mask)} numbers, {sorted(set(mask.tolist()))[:5]}, in {path}. Make the records "
+            f"{len(mask)} numbers, {sorted(set(mask.tolist()))[:5]}, in {where}. Make the records "
             "again."
         )
     return mask

@@ -6,7 +6,8 @@ Training and ``--check_dataset`` ask the same functions, so that they agree on w
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -17,11 +18,13 @@ from configs.names import CHUNKS
 from configs.schema import Config
 from data.manifest_check import ManifestCheck
 from data.records import (
+    MASK_FEATURE,
+    compression_of,
     count_records,
     is_local,
     natural_sorted,
+    read_labelled_records,
     read_lengths,
-    read_records,
     record_count,
     wrong_count,
 )
@@ -125,18 +128,35 @@ def batch_problem(sequences: int, config: Config) -> Optional[str]:
     )
 
 
+def _named(records: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """(record and file in words, ids); records are counted from 1 in each file."""
+    numbers: Counter[str] = Counter()
+    for path, ids in records:
+        numbers[path] += 1
+        yield f"record {numbers[path]} of {path}", ids
+
+
 def chunk_problem(
     records: Iterable[tuple[str, np.ndarray]], source: Source, config: Config
 ) -> Optional[str]:
-    """Says what is wrong if one of some records (path, ids) is no chunk of n_ctx + 1 ids."""
+    """Says what is wrong if a record is no chunk of n_ctx + 1 ids.
+
+    Args:
+        records: (path, ids) of each file's records from its first on.
+        source: in mode ``chunks``.
+        config: n_ctx.
+
+    Returns:
+        The problem or None.
+    """
     needed = config.n_ctx + 1
-    for path, ids in records:
+    for where, ids in _named(records):
         if len(ids) != needed:
             # A record of one id or none is a mistake, and no window.
             other_window = f"Set n_ctx to {len(ids) - 1}, or make" if len(ids) > 1 else "Make"
             return (
                 f"records of {source.id} must hold n_ctx + 1 = {needed} ids; got {len(ids)} in "
-                f"{path}. {other_window} the records again with --chunk_size {config.n_ctx}."
+                f"{where}. {other_window} the records again with --chunk_size {config.n_ctx}."
             )
     return None
 
@@ -172,12 +192,12 @@ def stitch_problem(shortest: int, source: Source, config: Config) -> Optional[st
 def id_problem(
     records: Iterable[tuple[str, np.ndarray]], source: Source, config: Config
 ) -> Optional[str]:
-    """Says what is wrong if some records (path, ids) hold an id beyond the vocabulary."""
-    for path, ids in records:
+    """Says what is wrong if a record holds an id beyond n_vocab; arguments as chunk_problem."""
+    for where, ids in _named(records):
         if len(ids) and (ids.min() < 0 or ids.max() >= config.n_vocab):
             return (
                 f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}); got "
-                f"{ids.min()} to {ids.max()} in {path}. Set n_vocab to the tokenizer's size."
+                f"{ids.min()} to {ids.max()} in {where}. Set n_vocab to the tokenizer's size."
             )
     return None
 
@@ -205,8 +225,8 @@ def _refuse(problem: Optional[str]) -> None:
 def _check_counts(source: Source) -> None:
     counted = 0
     for path, count in zip(source.files, source.counts):
-        # Far away, counting means fetching the whole file.
-        if counted >= RECORDS_COUNTED or not is_local(path):
+        # Far away, counting means fetching the whole file, and compressed ones must be read.
+        if counted >= RECORDS_COUNTED or not is_local(path) or compression_of(path):
             return
         found = count_records(path)
         if found != count:
@@ -214,9 +234,21 @@ def _check_counts(source: Source) -> None:
         counted += count
 
 
-def _check_manifests(source: Source, check: ManifestCheck) -> None:
+def _mask_problem(masked_in: Optional[str], config: Config) -> Optional[str]:
+    """Says what is wrong with a loss mask, found somewhere, if the config draws its own labels."""
+    if masked_in is None or config.causal:
+        return None
+    return (
+        f"records must have no {MASK_FEATURE} with mlm_training; got one in {masked_in}. Set "
+        "mlm_training to false, or use other records."
+    )
+
+
+def _check_manifests(source: Source, check: ManifestCheck, config: Config) -> None:
     findings = check.look(source.id, source.files, source.mode)
     _refuse(next(iter(findings.problems), None))
+    masked = next((item.path for item in findings.found if item.manifest.loss_mask), None)
+    _refuse(_mask_problem(masked and f"those that {masked} lists", config))
     for warning in findings.warnings:
         LOGGER.warning("%s", warning)
 
@@ -226,10 +258,12 @@ def _check_source(source: Source, config: Config) -> None:
     _refuse(size_problem(source))
     _check_counts(source)
     path = next(path for path, count in zip(source.files, source.counts) if count)
-    ids = next(read_records(path), None)
-    if ids is None:  # far away, so not counted
+    record = next(read_labelled_records(path), None)
+    if record is None:  # far away or compressed, so not counted
         raise ValueError(wrong_count(path, "0"))
+    ids, mask = record
     first = [(path, ids)]
+    _refuse(_mask_problem(None if mask is None else f"record 1 of {path}", config))
     if source.mode == CHUNKS:
         _refuse(chunk_problem(first, source, config))
     _refuse(id_problem(first, source, config))
@@ -264,8 +298,31 @@ def open_sources(config: Config, training: bool) -> list[Source]:
     sources = [find_source(source, pattern, seed) for source, pattern in found]
     manifests = ManifestCheck(config)
     for source in sources:
-        _check_manifests(source, manifests)
+        _check_manifests(source, manifests, config)
         _check_source(source, config)
     if training:
         _refuse(batch_problem(sum(source.sequences for source in sources), config))
     return sources
+
+
+def mix_lines(sources: Sequence[Source], batch_size: int) -> list[str]:
+    """Says what training reads of each dataset: its share, and when it is through with it.
+
+    Args:
+        sources: of ``open_sources``.
+        batch_size: sequences of an update.
+
+    Returns:
+        One line per source.
+    """
+    total = sum(source.weight for source in sources)
+    lines = []
+    for source in sources:
+        share = source.weight / total
+        steps = source.sequences / (batch_size * share)
+        lines.append(
+            f"{source.id}: {share:.1%} of the training sequences; {source.records:,} records in "
+            f"{len(source.files):,} file(s) give {source.sequences:,} sequences, an epoch of it "
+            f"{steps:,.1f} steps"
+        )
+    return lines

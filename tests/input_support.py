@@ -43,6 +43,18 @@ def config_of(folder, entries=None, **values):
     return parse_config(standard | {"datasets": datasets} | values)
 
 
+MODES = ["chunks", "documents_fixed", "documents_random"]
+
+
+def config_in_mode(folder, mode, names=("tiny",), stitch=1, weights=(1.0, 3.0), **values):
+    """As `config_of`, all data sets in one of MODES."""
+    if mode == "chunks":
+        entries = [[name, None, None, weight] for name, weight in zip(names, weights)]
+        return config_of(folder, entries, **values)
+    entries = [[name, stitch, mode, weight] for name, weight in zip(names, weights)]
+    return config_of(folder, entries, input_fn="generic_text", **values)
+
+
 def write(folder, name, records, files_per=100_000):
     with RecordWriter(str(folder), name, files_per) as writer:
         for record in records:
@@ -74,7 +86,8 @@ def batches_of(input_fn, seed, count=None):
 
 def sequences(config, start_step, steps):
     """The training sequences [steps * batch, n_ctx + 1] from `start_step` on."""
-    input_fn = training_input(config, open_sources(config, training=True), start_step)
+    first = start_step * config.train_batch_size
+    input_fn = training_input(config, open_sources(config, training=True), first)
     rows = []
     for features, labels in batches_of(input_fn, config.seed, steps):
         assert features["inputs"].shape == labels.shape == (config.train_batch_size, N_CTX)

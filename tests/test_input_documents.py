@@ -131,6 +131,9 @@ def test_short_documents_behind_those_measured_are_named_while_reading(tmp_path,
     monkeypatch.setattr("data.sources.DOCUMENTS_MEASURED", 2)
     write(tmp_path / "tiny", "train", [[1] * 11] * 2 + [[2] * 5], files_per=2)
     config = config_of(tmp_path, [["tiny", 1, "documents_fixed", 1.0]], input_fn="generic_text")
-    message = "1 stitched documents of tiny must hold n_ctx + 1 = 12 ids; got 6. Raise the stitch"
+    message = (
+        "1 stitched documents of tiny must hold n_ctx + 1 = 12 ids; got 6, the shortest in record "
+        f"1 of {tmp_path}/tiny/train_1_1.tfrecords. Raise the stitch"
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         sequences(config, 0, 1)

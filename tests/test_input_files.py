@@ -12,9 +12,11 @@ from data.dataset_config import dataset_config
 from data.tokenizers import load_tokenizer
 from inputs import open_sources
 from inspection.dataset_check import check_datasets
+from tests.data.test_labelled_records import write_examples
 from tests.input_support import (
     EOS,
     N_VOCAB,
+    config_in_mode,
     config_of,
     evaluated,
     numbered,
@@ -43,6 +45,12 @@ def config_for(pattern):
     )
 
 
+def write_ids(folder, name, records):
+    """Writes what the project's own writer would not."""
+    folder.mkdir(exist_ok=True)
+    write_examples(folder / name, *((record, None) for record in records))
+
+
 def test_no_file(tmp_path):
     pattern = tmp_path / "tiny" / "train_*.tfrecords"
     message = f"dataset tiny must match at least one record file; got none for {pattern}. "
@@ -60,7 +68,7 @@ def test_no_evaluation_data(tmp_path):
 def test_wrong_length_names_the_length_and_the_file(tmp_path):
     write(tmp_path / "tiny", "train", numbered(4)[:, :9])
     file = tmp_path / "tiny" / "train_0_4.tfrecords"
-    message = f"records of tiny must hold n_ctx + 1 = 12 ids; got 9 in {file}. Set n_ctx to 8, "
+    message = f"records of tiny must hold n_ctx + 1 = 12 ids; got 9 in record 1 of {file}. Set n_c"
     with pytest.raises(ValueError, match=re.escape(message)):
         open_sources(config_of(tmp_path), training=True)
 
@@ -69,8 +77,11 @@ def test_wrong_length_names_the_length_and_the_file(tmp_path):
 def test_ids_out_of_range_are_named(tmp_path, wrong):
     records = numbered(4)
     records[0, 5] = wrong
-    write(tmp_path / "tiny", "train", records)
-    message = rf"ids of tiny must lie in \[0, n_vocab = {N_VOCAB}\); got .*{wrong}.* in .*train_0_4"
+    write_ids(tmp_path / "tiny", "train_0_4.tfrecords", records)
+    message = (
+        rf"ids of tiny must lie in \[0, n_vocab = {N_VOCAB}\); got .*{wrong}.* in record 1 of "
+        r".*/train_0_4\.tfrecords\. Set"
+    )
     with pytest.raises(ValueError, match=message):
         open_sources(config_of(tmp_path), training=True)
 
@@ -101,29 +112,57 @@ def test_a_damaged_file_is_named(tmp_path):
 def test_a_later_record_of_wrong_length_is_named_while_reading(tmp_path, training):
     records = [*numbered(4), numbered(1)[0, :9], *numbered(4)]
     for name in ("train", "eval"):
-        write(tmp_path / "tiny", name, records)
+        write(tmp_path / "tiny", name, records, files_per=3)
     config = config_of(tmp_path)
     read = sequences if training else lambda config, *unused: evaluated(config)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         read(config, 0, 2)
+    file = tmp_path / "tiny" / f"{'train' if training else 'eval'}_1_3.tfrecords"
     assert reason(caught.value) == (
-        "records of tiny must hold n_ctx + 1 = 12 ids; got 9. Make the records again with "
-        "--chunk_size 11."
+        f"records of tiny must hold n_ctx + 1 = 12 ids; got 9 in record 2 of {file}. Make the "
+        "records again with --chunk_size 11."
     )
 
 
-@pytest.mark.parametrize("wrong", [N_VOCAB, -1])
-def test_a_later_id_out_of_range_is_named_while_reading(tmp_path, wrong):
+# The last one would be in range as an int32.
+@pytest.mark.parametrize("wrong", [N_VOCAB, -1, 2**32 + 5])
+@pytest.mark.parametrize("mode", ["chunks", "documents_fixed"])
+@pytest.mark.parametrize("first", [0, 4])
+def test_a_later_id_out_of_range_is_named_while_reading(tmp_path, wrong, mode, first):
     records = numbered(6)
-    records[4, 2] = wrong
-    write(tmp_path / "tiny", "train", records)
+    records[5, 2] = wrong
+    write_ids(tmp_path / "tiny", "train_0_2.tfrecords", records[:2])
+    write_ids(tmp_path / "tiny", "train_1_4.tfrecords", records[2:])
+    config = config_in_mode(tmp_path, mode, train_batch_size=1)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        sequences(config, first, 6)
+    assert reason(caught.value) == (
+        f"ids of tiny must lie in [0, n_vocab = 997); got {wrong} in record 4 of "
+        f"{tmp_path}/tiny/train_1_4.tfrecords. Set n_vocab to the size of the tokenizer."
+    )
+
+
+def test_a_later_record_of_another_type_is_named_while_reading(tmp_path):
+    write_ids(tmp_path / "tiny", "train_0_3.tfrecords", numbered(3))
+    text = tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"words"]))
+    example = tf.train.Example(features=tf.train.Features(feature={"text": text}))
+    with tf.io.TFRecordWriter(str(tmp_path / "tiny" / "train_1_1.tfrecords")) as writer:
+        writer.write(example.SerializeToString())
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         sequences(config_of(tmp_path), 0, 2)
-    found = sorted([*records[4, [0, -1]], wrong])
-    assert reason(caught.value) == (
-        f"ids of tiny must lie in [0, n_vocab = 997); got {found[0]} to {found[-1]}. Set n_vocab "
-        "to the size of the tokenizer."
-    )
+    assert re.match(r"Name: record 1 of .*/train_1_1\.tfrecords, Key: text,", reason(caught.value))
+
+
+@pytest.mark.parametrize("content", [b"no example", b"\xff\xfe"])
+def test_a_record_that_is_no_example_is_named_at_the_start(tmp_path, content):
+    (tmp_path / "tiny").mkdir()
+    with tf.io.TFRecordWriter(str(tmp_path / "tiny" / "train_0_3.tfrecords")) as writer:
+        for _ in range(3):
+            writer.write(content)
+    with pytest.raises(
+        ValueError, match=r"^records must be tf\.train\.Examples; .* in record 1 of"
+    ):
+        open_sources(config_of(tmp_path), training=True)
 
 
 def test_an_empty_file_that_claims_records_is_refused(tmp_path):
@@ -203,8 +242,8 @@ def test_records_too_short_for_any_window_give_no_such_advice(tmp_path, length):
     with pytest.raises(ValueError) as caught:
         open_sources(config_of(tmp_path), training=True)
     assert str(caught.value) == (
-        f"records of tiny must hold n_ctx + 1 = 12 ids; got {length} in {tmp_path}/tiny/"
-        "train_0_4.tfrecords. Make the records again with --chunk_size 11."
+        f"records of tiny must hold n_ctx + 1 = 12 ids; got {length} in record 1 of "
+        f"{tmp_path}/tiny/train_0_4.tfrecords. Make the records again with --chunk_size 11."
     )
 
 

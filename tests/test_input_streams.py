@@ -80,8 +80,8 @@ def test_another_batch_size_goes_on_with_the_batches_of_that_size(chunks):
 
 def test_epochs_are_counted_over_all_sources(chunks):
     sources = open_sources(config_of(chunks), training=True)
-    assert epoch_of_step(sources, BATCH)(17) == 3.0
-    assert epoch_of_step(sources * 2, BATCH)(17) == 1.5
+    assert epoch_of_step(sources, lambda step: step * BATCH)(17) == 3.0
+    assert epoch_of_step(sources * 2, lambda step: step * BATCH)(17) == 1.5
 
 
 # ---- evaluation --------------------------------------------------------------------------------

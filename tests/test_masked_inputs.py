@@ -50,7 +50,7 @@ def rows_of(input_fn, count):
 
 def trained_on(config, start_step, steps):
     sources = open_sources(config, training=True)
-    return rows_of(training_input(config, sources, start_step), steps)[:2]
+    return rows_of(training_input(config, sources, start_step * config.train_batch_size), steps)[:2]
 
 
 def evaluated(config, batches):

@@ -9,6 +9,7 @@ import re
 from typing import Any, Optional
 
 from configs.schema import Config
+from utils.batch_sizes import read_batch_sizes
 from utils.files import check_model_path, names_in, remove
 from utils.run_lock import LOCK_FILE
 from utils.stored_config import (
@@ -30,6 +31,7 @@ _RUN_FILES = re.compile(
     r"|graph\.pbtxt(\.tmp\w*)?"
     r"|events\.out\.tfevents\..*"
     r"|config\.json(\.tmp)?"
+    r"|batch_sizes\.json|\.batch_sizes\.json\.partial"
     r"|metrics\.jsonl(\.tmp)?"
     r"|eval_.+\.jsonl"
     r"|predictions_.+_\d+\.txt"
@@ -65,12 +67,13 @@ def check_resumable(config: Config) -> None:
     """Refuses to train in the folder of something else, or on with another model.
 
     Raises:
-        ValueError: that.
+        ValueError: that, or the run's batch sizes cannot be read.
     """
     stored = read_stored_config(config.model_path)
     _refuse_foreign_config(config.model_path, stored)
     if _has_checkpoint(config.model_path):
         check_resumed_config(config, stored)
+        read_batch_sizes(config.model_path, stored, config.train_batch_size)
 
 
 def _refuse_foreign_config(model_path: str, stored: Optional[dict[str, Any]]) -> None:

@@ -123,25 +123,18 @@ def _differ(key: str, left: Config, right: Config) -> bool:
 
 
 def check_resumed_config(config: Config, stored: Optional[dict[str, Any]]) -> None:
-    """Refuses to go on with another model or batch size; warns of other data.
+    """Refuses to go on with another model; warns of other data.
 
     Args:
         config: a checked config.
         stored: of ``read_stored_config``.
 
     Raises:
-        ValueError: the model differs, or train_batch_size, which would skip or repeat data.
+        ValueError: the model differs.
     """
     if stored is None or not is_run_config(stored):
         return
     check_same_model(config, stored)
-    before = stored["train_batch_size"]
-    if before not in (None, config.train_batch_size):
-        raise ValueError(
-            f"train_batch_size must stay {before} when a run is resumed, since the step tells how "
-            f"much of the data was read; got {config.train_batch_size}. Set it back, or start "
-            "with another model_path."
-        )
     current = json.loads(json.dumps(config.to_json_dict()))
     changed = [key for key in DATA_KEYS if key in stored and stored[key] != current.get(key)]
     if changed:

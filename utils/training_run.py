@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional
 import tensorflow as tf
 
 from configs.schema import Config
+from utils.batch_sizes import BatchSizes
 from utils.checkpoints import check_variables
 from utils.devices import Fit, session_config
 from utils.hooks import FiniteLossGuard, MetricsLog
@@ -138,11 +139,14 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
     Args:
         config: a checked config.
         checkpoint: from which the run goes on; None for a new run.
+        batch_sizes: of the run, those of the steps to come included. They are there before the
+            first of these steps, so that no checkpoint is without them.
     """
 
-    def __init__(self, config: Config, checkpoint: Optional[str]):
+    def __init__(self, config: Config, checkpoint: Optional[str], batch_sizes: BatchSizes):
         self._config = config
         self._checkpoint = checkpoint
+        self._batch_sizes = batch_sizes
 
     def begin(self) -> None:
         """Runs when the graph is built and nothing has been restored or written yet."""
@@ -153,6 +157,8 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
             }
             check_variables(self._checkpoint, shapes)
         tf.io.gfile.makedirs(self._config.model_path)
+        # First: without it the stored config would tell the batch size of all steps before.
+        self._batch_sizes.write(self._config.model_path)
         path = config_path(self._config.model_path)
         with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
             file.write(json.dumps(self._config.to_json_dict(), indent=2) + "\n")

@@ -54,7 +54,6 @@ def test_what_can_be_told_without_tensorflow_is(trained, workshop):
         ([*predict, "--out", "runs"], "--out must name a file; got the folder runs"),
         ([*predict, "--set", "n_head=7"], "the model must stay that of runs/trained/config.json"),
         ([*train, "--set", "n_head=7"], "the model must stay that of runs/trained/config.json"),
-        ([*train, "--set", "train_batch_size=5"], "train_batch_size must stay 4 when a run is"),
         ([*train, "--new"], "--new must be confirmed; got no terminal to ask on"),
         ([*train, "--prompt", "absent.txt"], "--prompt must come with --predict, or with pred"),
         ([*train, "--set", "predict_steps=1", "--prompt", "absent.txt"], "--prompt must be a rea"),

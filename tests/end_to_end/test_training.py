@@ -323,12 +323,24 @@ def test_new_starts_over(trained, workshop, program):
     assert not [name for name in names if "tempstate" in name]
 
 
-def test_another_batch_size_is_refused_on_resume(trained, workshop, program):
-    config = workshop.copy_run("trained", "resized", train_steps=STEPS + 1, train_batch_size=5)
-    result = program("--model", config)
-    assert result.code == 2
-    assert "train_batch_size must stay 4 when a run is resumed" in result.err
-    assert workshop.checkpoints("resized")[-1] == STEPS
+def test_another_batch_size_goes_on_with_what_was_not_read(trained, workshop, program):
+    made, before = [], "trained"
+    for steps, size in ((5, 5), (10, 7)):
+        keys = {"train_steps": STEPS + steps, "train_batch_size": size}
+        result = program("--model", workshop.copy_run(before, f"resized_{size}", **keys))
+        assert result.code == 0, result.err
+        made.append(result.err)
+        before = f"resized_{size}"
+    # 300 steps of 4, 5 of 5, 5 of 7.
+    assert "train_batch_size is 5 now and was 4: the data go on at sequence 1,200\n" in made[0]
+    assert "train_batch_size is 7 now and was 5: the data go on at sequence 1,225\n" in made[1]
+    assert "dataset tiny: 100.0% of the training sequences; 23 records in 3 file(s)" in made[0]
+    kept = json.loads((workshop.run_folder("resized_7") / "batch_sizes.json").read_text())
+    assert kept == [[0, 4], [STEPS, 5], [STEPS + 5, 7]]
+    lines = workshop.metrics("resized_7")
+    assert [line["step"] for line in lines][-4:] == [301, 305, 306, 310]
+    epochs = [1200 / RECORDS, 1205 / RECORDS, 1225 / RECORDS, 1232 / RECORDS, 1260 / RECORDS]
+    assert [line["epoch"] for line in lines][-5:] == pytest.approx(epochs, abs=1e-4)
 
 
 def test_other_layers_than_the_checkpoint_are_named(trained, workshop, program):

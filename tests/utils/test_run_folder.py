@@ -18,6 +18,8 @@ WRITTEN = [
     "checkpoint",
     "checkpoint.tmp1f",
     "config.json",
+    "batch_sizes.json",
+    ".batch_sizes.json.partial",
     "eval_nosacred.jsonl",
     "events.out.tfevents.1796165283.host",
     "graph.pbtxt",
@@ -44,6 +46,7 @@ def run_in(folder, names=WRITTEN):
     folder.mkdir(exist_ok=True)
     for name in names:
         (folder / name).write_text("")
+    (folder / "batch_sizes.json").write_text("[[0, 6]]")
     stored = make_config().to_json_dict()
     (folder / "config.json").write_text(json.dumps(stored))
     return str(folder)
@@ -172,3 +175,10 @@ def test_a_damaged_config_is_named(tmp_path, content):
     for check in (check_resumable, check_trained):
         with pytest.raises(ValueError, match=r"/config\.json must hold the config of the run as"):
             check(make_config(model_path=path))
+
+
+def test_damaged_batch_sizes_are_refused(tmp_path):
+    path = run_in(tmp_path)
+    (tmp_path / "batch_sizes.json").write_text("")
+    with pytest.raises(ValueError, match=r"/batch_sizes\.json must be a list of .*an empty file"):
+        check_resumable(make_config(model_path=path))
