@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from configs.schema import Config
+from data.masking import NOT_PREDICTED
 from data.tokenizers import load_tokenizer, token_byte_lengths
 from inputs import evaluation_input, open_sources
 from model_fns import ModeKeys, Placement, inference_graph
@@ -83,9 +84,10 @@ class DatasetLoss:
             tokens; absent without a tokenizer and for a masked model), ``mean_logits`` and
             ``global_step``; and ``cross_entropy``, ``tokens``, ``bytes``.
 
-            Tokens are those that are predicted: all but the first of a window, or the chosen ones
-            of a masked model. Cross entropy and perplexity are those of the softmax of the
-            logits, with ``entmax_loss`` too; see models/losses.py.
+            Tokens are those that are predicted: all but the first of a window and those that a
+            ``loss_mask`` takes out, or the chosen ones of a masked model. Cross entropy and
+            perplexity are those of the softmax of the logits, with ``entmax_loss`` too; see
+            models/losses.py.
 
         Raises:
             ValueError: no token is predicted.
@@ -105,11 +107,12 @@ class DatasetLoss:
                 totals[name] += float((batch[name].astype(np.float64) * weights).sum())
             if self._byte_lengths is not None:
                 labels = batch["labels"][weights > 0]
-                bytes_predicted += int(self._byte_lengths[labels].sum())
+                predicted = labels[labels != NOT_PREDICTED]
+                bytes_predicted += int(self._byte_lengths[predicted].sum())
         if not tokens:
             raise ValueError(
-                "evaluation must predict at least one token; got none. Add evaluation data, or "
-                "raise mlm_mask_prob."
+                "evaluation must predict at least one token; got none. Add evaluation data whose "
+                "loss_mask is not 0 everywhere, or raise mlm_mask_prob."
             )
         means = {name: total / tokens for name, total in totals.items()}
         return self._summary(means, int(tokens), bytes_predicted)

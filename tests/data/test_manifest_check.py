@@ -207,3 +207,13 @@ def test_a_manifest_of_another_data_set_does_not_count(folder):
     open_sources(config_of(folder), training=True)
     (folder / "train.manifest.json").write_text("damaged")
     assert refused(config_of(folder)).startswith("manifest must be a file of format_version 1")
+
+
+def test_records_with_loss_masks_are_not_for_a_masked_model(folder):
+    """The first record may be one without a mask."""
+    rewrite(folder, loss_mask=True)
+    open_sources(config_of(folder), training=True)
+    assert refused(config_of(folder, mlm_training=True, mlm_mask_id=4)) == (
+        "records must have no loss_mask with mlm_training; got one in those that "
+        f"{folder}/train.manifest.json lists. Set mlm_training to false, or use other records."
+    )

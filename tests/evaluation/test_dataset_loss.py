@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from data.record_writer import RecordWriter
 from evaluation.dataset_loss import DatasetLoss, append_scores
 from model_fns import Placement
+from tests.data.test_labelled_records import write_examples
 from tests.support import Forward, cpus, make_config, random_variables, write_checkpoint
 from utils.devices import place_inference
 
@@ -103,6 +104,31 @@ def summary(expected, rows):
 def test_scores_equal_numpy_with_a_full_and_a_partial_batch(folder, expected, batch_size):
     scores = scores_of(config_of(folder, eval_batch_size=batch_size))
     assert scores == pytest.approx(summary(expected, RECORDS), rel=1e-5, abs=1e-6)
+
+
+def test_scores_are_means_over_the_labels_that_a_loss_mask_leaves(folder, expected, tmp_path):
+    masks = (np.random.default_rng(4).random((RECORDS, N_CTX + 1)) < 0.4).astype(int)
+    masks[3], masks[5] = 0, 1
+    path = tmp_path / f"eval_0_{RECORDS}.tfrecords"
+    write_examples(path, *zip(records(), masks))
+    config = config_of(folder)
+    [entry] = config.to_json_dict()["datasets"]
+    entry[0]["eval_path"] = str(path)
+    scores = scores_of(config_of(folder, datasets=[entry]))
+    counts = masks[:, 1:] == 1
+    cross_entropy = expected["cross_entropy"][counts].mean()
+    byte_count = int(BYTES[records()[:, 1:]][counts].sum())
+    wanted = {
+        "bits per byte": cross_entropy * counts.sum() / math.log(2) / byte_count,
+        "loss": cross_entropy + expected["z"][counts].mean(),
+        "mean_logits": expected["logits"][counts].mean(),
+        "perplexity": math.exp(cross_entropy),
+        "global_step": 13,
+        "cross_entropy": cross_entropy,
+        "tokens": counts.sum(),
+        "bytes": byte_count,
+    }
+    assert scores == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
 def test_scores_of_the_first_batches_only(folder, expected):
