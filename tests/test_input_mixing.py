@@ -3,18 +3,35 @@
 import numpy as np
 import pytest
 
-from inputs import mixed_choices
+from data.sources import mix_lines
+from inputs import mixed_choices, open_sources
 from tests.input_support import BATCH, LENGTH, config_of, numbered, sequences, write
 
+DRAWS = 100_000
 
-def test_shares_follow_the_weights():
-    choices = mixed_choices([1.0, 3.0, 0.5], 5, 0, 100_000)
-    shares = np.bincount(choices, minlength=3) / 100_000
-    # Six standard deviations of a share of 1/4.5 among 100,000.
-    np.testing.assert_allclose(shares, np.array([1.0, 3.0, 0.5]) / 4.5, atol=0.008)
-    # A window of a thousand is mixed too, and neighbours are independent.
-    pairs = np.bincount(choices[:-1] * 3 + choices[1:], minlength=9) / 99_999
-    np.testing.assert_allclose(pairs, np.outer(shares, shares).ravel(), atol=0.008)
+
+@pytest.mark.parametrize("weights", [[1.0, 3.0, 0.5], [1.0, 1.0], [0.02, 5.0, 1e-3, 2.5]])
+@pytest.mark.parametrize("start", [0, 10**9])
+def test_shares_are_those_of_the_weights(weights, start):
+    """Within three standard deviations, at the beginning of a run and far behind it."""
+    shares = np.array(weights) / sum(weights)
+    for seed in (0, 5):
+        choices = mixed_choices(weights, seed, start, DRAWS)
+        found = np.bincount(choices, minlength=len(weights)) / DRAWS
+        deviation = np.sqrt(shares * (1 - shares) / DRAWS)
+        assert (np.abs(found - shares) < 3 * deviation).all(), (found, shares)
+
+
+def test_neighbours_in_a_mix_are_independent():
+    shares = np.array([1.0, 3.0, 0.5]) / 4.5
+    choices = mixed_choices([1.0, 3.0, 0.5], 5, 0, DRAWS)
+    expected = np.outer(shares, shares).ravel()
+    pairs = np.bincount(choices[:-1] * 3 + choices[1:], minlength=9) / (DRAWS - 1)
+    # Four standard deviations, since there are nine of them.
+    assert (np.abs(pairs - expected) < 4 * np.sqrt(expected / DRAWS)).all()
+
+
+def test_a_single_dataset_is_always_chosen():
     assert mixed_choices([1.0], 5, 0, 50).max() == 0
 
 
@@ -61,3 +78,13 @@ def test_a_mix_resumes_past_the_block_in_which_choices_are_counted(mixture, monk
     monkeypatch.setattr("inputs._MIX_BLOCK", 7)
     np.testing.assert_array_equal(sequences(config, 0, 30), whole)
     np.testing.assert_array_equal(sequences(config, 11, 19), whole[33:])
+
+
+def test_shares_and_epochs_are_told(mixture):
+    config = config_of(mixture, [["few", None, None, 1.0], ["many", None, None, 3.0]])
+    assert mix_lines(open_sources(config, training=True), batch_size=2) == [
+        "few: 25.0% of the training sequences; 5 records in 3 file(s) give 5 sequences, an epoch "
+        "of it 10.0 steps",
+        "many: 75.0% of the training sequences; 19 records in 3 file(s) give 19 sequences, an "
+        "epoch of it 12.7 steps",
+    ]
