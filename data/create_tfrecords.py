@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Turns text into record files for training: `python data/create_tfrecords.py`.
 
-Text is read, encoded and written as a stream; the corpus is never in memory.
-The records depend on the input and the options only, not on the number of
-processes.
+The corpus is never in memory: text is read, encoded and written as a stream,
+and sorted on disk where it is to be shuffled (data/preparation.py). The records
+depend on the input and the options only, not on the number of processes or on
+interruptions.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
 if __package__ in (None, ""):
@@ -23,200 +25,36 @@ if __package__ in (None, ""):
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT / "data"]
     sys.path.insert(0, str(_ROOT))
 
+import numpy as np  # noqa: E402
+
+from data.account import Account  # noqa: E402
 from data.dataset_config import (  # noqa: E402
     dataset_config,
     dataset_config_path,
     previous_dataset_config,
     write_dataset_config,
 )
-from data.documents import ACCEPTED_SUFFIXES, find_files, read_documents  # noqa: E402
-from data.encoding import EncoderSpec, encode_texts  # noqa: E402
-from data.packing import Account, pack_chunks, pack_documents  # noqa: E402
-from data.record_writer import RecordWriter  # noqa: E402
+from data.documents import find_files  # noqa: E402
+from data.encoding import EncodedBatch, EncoderSpec  # noqa: E402
+from data.manifest import (  # noqa: E402
+    Counts,
+    Manifest,
+    identify,
+    manifest_path,
+    tokenizer_fingerprint,
+    write_manifest,
+)
+from data.preparation import Plan, Preparation  # noqa: E402
+from data.progress import Work, describe_files, work_folder  # noqa: E402
+from data.record_flags import build_parser, parse_arguments  # noqa: E402
 from data.records import record_files, remove_files  # noqa: E402
 from data.separator import parse_separator  # noqa: E402
-from data.tokenizers import GPT2_NAME  # noqa: E402
+from data.tokenizers import GPT2_NAME, Tokenizer  # noqa: E402
+from utils.files import exists  # noqa: E402
 
 _log = logging.getLogger("create_tfrecords")
 
-DEFAULT_CHUNK_SIZE = 2048
-_REPLACED_FLAGS = {
-    "--base_dir": "--input_dir",
-    "--min_size": "--minimum_size",
-    "--normalize-with-ftfy": "--ftfy",
-    "--normalize-with-wikitext-detokenize": "--wikitext-detokenize",
-    "--no_ftfy": "nothing: text is repaired only when --ftfy is given",
-    "--no-ftfy": "nothing: text is repaired only when --ftfy is given",
-}
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a usage error as a ValueError, in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}. See {self.prog} --help.")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Builds the command line.
-
-    Returns:
-        The parser.
-    """
-    parser = _Parser(
-        prog="create_tfrecords.py",
-        allow_abbrev=False,
-        description="Turns text into TFRecord files for training.",
-        epilog="Accepted inputs: " + " ".join(ACCEPTED_SUFFIXES) + " and those of --suffix.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_input_flags(parser.add_argument_group("input"))
-    _add_token_flags(parser.add_argument_group("tokens"))
-    _add_output_flags(parser.add_argument_group("output"))
-    return parser
-
-
-def _add_input_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--input_dir",
-        required=True,
-        metavar="PATH",
-        help="folder, read with its subfolders, or a single file",
-    )
-    group.add_argument(
-        "--suffix",
-        action="append",
-        default=[],
-        metavar=".EXT",
-        help="also read files with this ending as text, one document each; may be repeated",
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        metavar="N",
-        help="shuffle the order of the input files with this seed (default: natural order)",
-    )
-    group.add_argument(
-        "--ftfy",
-        action="store_true",
-        help="repair wrongly decoded text with ftfy (default: off)",
-    )
-    group.add_argument(
-        "--wikitext-detokenize",
-        "--wikitext_detokenize",
-        action="store_true",
-        help="undo the separated tokens of WikiText (default: off)",
-    )
-
-
-def _add_token_flags(group: argparse._ArgumentGroup) -> None:
-    tokenizer = group.add_mutually_exclusive_group(required=True)
-    tokenizer.add_argument(
-        "--use_gpt2_tokenizer", action="store_true", help="use the GPT-2 vocabulary"
-    )
-    tokenizer.add_argument(
-        "--encoder_path", metavar="FILE", help="use this tokenizer JSON file instead"
-    )
-    group.add_argument(
-        "--separator",
-        metavar="IDS_OR_TEXT",
-        help="put after each document in chunks mode, and the eos_id of the dataset config: ids "
-        "such as '[0]' or '0,1', or a text to encode (default: the tokenizer's end of text)",
-    )
-    group.add_argument(
-        "--treat_eot_as_text",
-        "--treat-eot-as-text",
-        action="store_true",
-        help="encode special tokens found in a text, such as <|endoftext|>, as ordinary "
-        "characters (default: off, as their own id)",
-    )
-    group.add_argument(
-        "--minimum_size",
-        type=int,
-        default=1,
-        metavar="TOKENS",
-        help="drop documents with fewer tokens (default: %(default)s)",
-    )
-    group.add_argument(
-        "--processes",
-        type=int,
-        default=0,
-        metavar="N",
-        help="processes that encode; the records do not depend on it (default: 0, all cores)",
-    )
-
-
-def _add_output_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--mode",
-        choices=("documents", "chunks"),
-        default="documents",
-        help="documents: one record per document; chunks: documents joined and cut into records "
-        "of equal length (default: %(default)s)",
-    )
-    group.add_argument(
-        "--chunk_size",
-        type=int,
-        metavar="TOKENS",
-        help="context length n_ctx in chunks mode; a record holds one id more "
-        f"(default: {DEFAULT_CHUNK_SIZE})",
-    )
-    group.add_argument("--name", required=True, help="first part of every file name")
-    group.add_argument("--output_dir", required=True, metavar="DIR", help="folder of the records")
-    group.add_argument(
-        "--files_per",
-        type=int,
-        default=100_000,
-        metavar="RECORDS",
-        help="records per file (default: %(default)s)",
-    )
-    group.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace records of this name, and the dataset config, that are there already; an "
-        "eval_path in it is kept (default: off)",
-    )
-    group.add_argument(
-        "--write_dataset_config",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="also write configs/dataset_configs/NAME.json, or the file NAME if it ends in .json "
-        "(default: off; NAME: the value of --name)",
-    )
-
-
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads and checks the command line.
-
-    Args:
-        argv: arguments without the program name.
-
-    Returns:
-        The options.
-
-    Raises:
-        ValueError: an option is unknown, missing, out of range or replaced.
-    """
-    for argument in argv:
-        flag = argument.split("=")[0]
-        if flag in _REPLACED_FLAGS:
-            raise ValueError(f"{flag} is not an option any more. Use {_REPLACED_FLAGS[flag]}.")
-    options = build_parser().parse_args(list(argv))
-    if options.mode == "documents":
-        if options.chunk_size is not None:
-            _log.warning("--chunk_size has no effect in --mode documents.")
-        if options.separator is not None and options.write_dataset_config is None:
-            _log.warning("--separator has no effect in --mode documents.")
-    if options.chunk_size is None:
-        options.chunk_size = DEFAULT_CHUNK_SIZE
-    for flag, lowest in (("chunk_size", 1), ("files_per", 1), ("minimum_size", 0)):
-        if getattr(options, flag) < lowest:
-            raise ValueError(
-                f"--{flag} must be at least {lowest}; got {getattr(options, flag)}. "
-                "Give a larger number or leave it out."
-            )
-    return options
+_JOB_FORMAT = 1  # of unfinished work; another one cannot be gone on with
 
 
 def create_records(options: argparse.Namespace) -> Account:
@@ -235,7 +73,34 @@ def create_records(options: argparse.Namespace) -> Account:
     if options.write_dataset_config is not None:  # refused before any work
         config_path = dataset_config_path(options.write_dataset_config or options.name)
         previous_config = previous_dataset_config(config_path, options.overwrite)
-    paths, others = find_files(options.input_dir, options.suffix, options.seed)
+    plan, tokenizer = _make_plan(options)
+    work = Work(work_folder(options.output_dir, options.name))
+    try:
+        preparation = _begin(plan, tokenizer, work, options)
+        preparation.make()
+        account = preparation.account
+        _check_not_empty(account, options)
+        preparation.seal()
+        _publish(preparation, plan, tokenizer, options)
+        if config_path is not None:
+            content = dataset_config(
+                tokenizer,
+                options.use_gpt2_tokenizer,
+                eos_id=int(plan.separator[-1]),
+                output_dir=options.output_dir,
+                name=options.name,
+            )
+            write_dataset_config(config_path, content, previous_config)
+            _log.info("dataset config: %s", config_path)
+        work.remove()
+    except BaseException as error:
+        _give_up(work, error)
+        raise
+    return account
+
+
+def _make_plan(options: argparse.Namespace) -> tuple[Plan, Tokenizer]:
+    paths, others = find_files(options.input_dir, options.suffix)
     if others:
         _log.info("%d files of other formats are left out; --suffix adds text files.", others)
     spec = EncoderSpec(
@@ -246,68 +111,177 @@ def create_records(options: argparse.Namespace) -> Account:
         wikitext_detokenize=options.wikitext_detokenize,
     )
     tokenizer = spec.load()
-    separator = None
-    if options.mode == "chunks" or config_path is not None:
+    in_chunks = options.mode == "chunks"
+    is_needed = in_chunks or options.write_dataset_config is not None
+    if is_needed or options.separator is not None or tokenizer.eos_id is not None:
         separator = parse_separator(options.separator, tokenizer)
-    previous = _previous_records(options)
-    account = Account()
-    texts = _with_progress(read_documents(paths), account)
-    documents = encode_texts(texts, spec, options.processes)
-    if options.mode == "documents":
-        records = pack_documents(documents, options.minimum_size, account)
     else:
-        assert separator is not None
-        length = options.chunk_size + 1
-        records = pack_chunks(documents, length, separator, options.minimum_size, account)
-    with RecordWriter(options.output_dir, options.name, options.files_per) as writer:
-        for ids in records:
-            writer.write(ids)
-        _check_not_empty(account, options)
-        remove_files(previous)
-    if config_path is not None:
-        assert separator is not None
-        content = dataset_config(
-            tokenizer,
-            options.use_gpt2_tokenizer,
-            eos_id=int(separator[-1]),
-            output_dir=options.output_dir,
-            name=options.name,
+        separator = np.zeros(0, np.int32)
+    plan = Plan(
+        paths=paths,
+        text_key=options.text_key,
+        spec=spec,
+        name=options.name,
+        output_dir=options.output_dir,
+        files_per=options.files_per,
+        chunk_length=options.chunk_size + 1 if in_chunks else None,
+        separator=separator,
+        minimum_size=options.minimum_size,
+        min_unique_tokens=options.min_unique_tokens,
+        seed=options.seed,
+        epochs=options.repack_epochs,
+    )
+    return plan, tokenizer
+
+
+def _begin(
+    plan: Plan, tokenizer: Tokenizer, work: Work, options: argparse.Namespace
+) -> Preparation:
+    """Takes up earlier work, or starts anew, and refuses what must not be replaced."""
+    job = _job(plan, tokenizer, options)
+    if work.is_saved and not options.resume and not options.overwrite:
+        raise ValueError(
+            f"output_dir must hold no unfinished work on {options.name!r}; got {work.folder}. Give "
+            "--resume to go on with it, --overwrite to start again, or another --name."
         )
-        write_dataset_config(config_path, content, previous_config)
-        _log.info("dataset config: %s", config_path)
-    return account
+    if work.is_saved and options.resume:
+        work.resume(job)
+    else:
+        if options.resume:
+            _log.info("There is no unfinished work on %r; it starts now.", options.name)
+        _refuse_previous(options)
+        work.start(job)
+    preparation = Preparation(plan, work, options.processes, options.skip_bad, watch=_with_progress)
+    if not preparation.is_published:
+        _refuse_previous(options)
+    if preparation.account.documents_bad and not options.skip_bad:
+        raise ValueError(
+            "--skip_bad must be given again, since documents were left out before the "
+            f"interruption; got --resume without it and {preparation.account.documents_bad} of "
+            "them. Give it, or --overwrite without --resume to start again."
+        )
+    return preparation
 
 
-def _with_progress(texts: Iterable[str], account: Account) -> Iterator[str]:
+def _record_options(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
+    """The options that decide which records come out and have no place of their own."""
+    return {
+        "text_key": plan.text_key,
+        "minimum_size": plan.minimum_size,
+        "min_unique_tokens": plan.min_unique_tokens,
+        "seed": plan.seed,
+        "repack_epochs": plan.epochs,
+        "treat_eot_as_text": plan.spec.treat_eot_as_text,
+        "normalize_with_ftfy": plan.spec.ftfy,
+        "normalize_with_wikitext_detokenize": plan.spec.wikitext_detokenize,
+    }
+
+
+def _job(plan: Plan, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, Any]:
+    """All that decides the bytes of the record files."""
+    return {
+        "format": _JOB_FORMAT,
+        "mode": options.mode,
+        "chunk_size": options.chunk_size,
+        "separator": plan.separator.tolist(),
+        "files_per": plan.files_per,
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+        **_record_options(plan, options),
+        "files": describe_files(plan.paths),
+    }
+
+
+def _publish(
+    preparation: Preparation, plan: Plan, tokenizer: Tokenizer, options: argparse.Namespace
+) -> None:
+    """Gives the record files their names, removes earlier ones, and writes the manifest last."""
+    path = manifest_path(plan.output_dir, plan.name)
+    if exists(path):  # it would speak of files that are not there any more
+        remove_files([path])
+    files = set(preparation.writer.close())
+    remove_files(set(record_files(plan.output_dir, plan.name)) - files)
+    account = preparation.account
+    in_chunks = plan.chunk_length is not None
+    dropped = {
+        "too_small": account.tokens_too_small,
+        "few_unique": account.tokens_repetitive,
+        "tail": account.tokens_tail,
+    }
+    manifest = Manifest(
+        name=plan.name,
+        tokenizer=identify(tokenizer),
+        mode=options.mode,
+        chunk_size=options.chunk_size if in_chunks else None,
+        separator=tuple(plan.separator.tolist()),
+        options=_record_options(plan, options) | {"skip_bad": options.skip_bad},
+        counts=Counts(
+            documents_read=account.documents,
+            documents_kept=account.documents_kept,
+            documents_dropped={
+                "too_small": account.documents_too_small,
+                "bad": account.documents_bad,
+            },
+            records=account.records,
+            tokens_read=account.tokens_read,
+            tokens_kept=account.tokens_kept,
+            tokens_dropped=dropped,
+            text_bytes=account.text_bytes,
+        ),
+        files=preparation.writer.files,
+        loss_mask=account.tokens_masked > 0,
+    )
+    write_manifest(manifest, plan.output_dir)
+
+
+def _give_up(work: Work, error: BaseException) -> None:
+    """Keeps the work for --resume if some is saved and it can come to a good end."""
+    if not work.is_saved or isinstance(error, _NoRecords):
+        work.remove()
+    elif work.is_held:
+        work.release()
+        _log.info("What is done is kept in %s; --resume goes on with it.", work.folder)
+
+
+def _with_progress(batches: Iterable[EncodedBatch], account: Account) -> Iterator[EncodedBatch]:
     from tqdm import tqdm
 
     # None: no bar where stderr is no terminal.
-    with tqdm(texts, unit=" documents", disable=None, mininterval=0.5) as bar:
-        for text in bar:
-            yield text
+    with tqdm(initial=account.documents, unit=" documents", disable=None, mininterval=0.5) as bar:
+        for batch in batches:
+            yield batch
+            bar.update(len(batch.ids) + len(batch.bad))
             bar.set_postfix_str(f"{account.tokens_read:,} tokens", refresh=False)
 
 
-def _previous_records(options: argparse.Namespace) -> list[str]:
+def _refuse_previous(options: argparse.Namespace) -> None:
     previous = record_files(options.output_dir, options.name)
     if previous and not options.overwrite:
         raise ValueError(
             f"output_dir must hold no records of the name {options.name!r}; got {len(previous)} "
             f"files in {options.output_dir}. Give another --name, or --overwrite to replace them."
         )
-    return previous
+
+
+class _NoRecords(ValueError):
+    """Nothing came out, and nothing would if the work went on."""
 
 
 def _check_not_empty(account: Account, options: argparse.Namespace) -> None:
     if account.records:
         return
-    if options.mode == "chunks" and account.documents > account.documents_dropped:
-        raise ValueError(
+    if account.records_repetitive:
+        raise _NoRecords(
+            f"at least one record must have {options.min_unique_tokens} different ids; got "
+            f"{account.records_repetitive} records with fewer, out of {options.input_dir}. "
+            "Give a smaller --min_unique_tokens."
+        )
+    if options.mode == "chunks" and account.documents_kept:
+        raise _NoRecords(
             f"a chunk must be filled with {options.chunk_size + 1} tokens; "
             f"got {account.tokens_tail} tokens in all of {options.input_dir}. "
             "Give more text or a smaller --chunk_size."
         )
-    raise ValueError(
+    raise _NoRecords(
         f"at least one document must have {max(1, options.minimum_size)} tokens; got "
         f"{account.documents} documents, the longest of {account.longest_document} tokens, in "
         f"{options.input_dir}. Give more text or a smaller --minimum_size."
@@ -321,7 +295,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program name; those of the process if None.
 
     Returns:
-        Exit code: 0 success, 2 wrong usage or input, 130 interrupted.
+        Exit code: 0 success, 1 a lost process, 2 wrong usage or input, 130 interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -331,14 +305,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help()
         return 0
     try:
-        account = create_records(parse_arguments(arguments))
+        options = parse_arguments(arguments)
+        account = create_records(options)
     except ValueError as error:
         print(f"create_tfrecords.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("create_tfrecords.py: interrupted; nothing was written.", file=sys.stderr)
+        print("create_tfrecords.py: interrupted; no record file was written.", file=sys.stderr)
         return 130
-    print(account.summary())
+    except BrokenExecutor:
+        print(
+            "create_tfrecords.py: all processes must live to the end; got one that was ended from "
+            "outside, perhaps for lack of memory. Give a smaller --processes.",
+            file=sys.stderr,
+        )
+        return 1
+    print(account.summary(options.repack_epochs))
     return 0
 
 

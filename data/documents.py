@@ -1,57 +1,92 @@
-"""Finding and reading documents, as a stream and in a fixed order.
+"""Finding input files, and reading documents as a stream in a fixed order.
 
-A text file is one document, and so is each file in a tar archive. Other formats
-are read by lm_dataformat, except where its reader fails: tar archives with
-extended headers, tar archives of compressed JSON lines, and compressed JSON
-lines of several frames, of which it reads the first only, or that are cut off,
-of which it does not say so.
+A document has a **key**: the number of its file, in the order of the files, and its own number
+in the file, both from 0. Everything that depends on an order of documents depends on it.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
-import random
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from lzma import LZMAError
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from data.formats import ACCEPTED_SUFFIXES, Damage, read_entries
 from data.records import natural_sorted
 
-_BLOCK_BYTES = 1 << 20
-_TEXT_SUFFIX = ".txt"
-_READER_SUFFIXES = (".jsonl", ".json.zst", ".dat.zst", ".json.gz", ".zip")
-_ZSTANDARD_LINES = ".jsonl.zst"
-_GZIPPED_LINES = ".jsonl.gz"
-_TAR_OF_LINES = ".jsonl.zst.tar"
-# Opened as streams ("|"), so that a large archive is never indexed first.
-_TAR_MODES = {".tar.gz": "r|gz", ".tgz": "r|gz", ".tar.xz": "r|xz", "_data.xz": "r|xz"}
-ACCEPTED_SUFFIXES = (
-    _TEXT_SUFFIX,
-    *_READER_SUFFIXES,
-    _ZSTANDARD_LINES,
-    _GZIPPED_LINES,
-    _TAR_OF_LINES,
-    *_TAR_MODES,
-)
+DEFAULT_TEXT_KEY = "text"
+PROMPT_KEY, COMPLETION_KEY = "prompt", "completion"
+_PARAGRAPHS = "\n\n"  # joins a text that is a list, as lm_dataformat does
+_SHOWN_KEYS = 5
 
 
-def find_files(
-    source: str, suffixes: Sequence[str] = (), seed: int | None = None
-) -> tuple[list[str], int]:
+class Key(NamedTuple):
+    """The place of a document among all documents.
+
+    Attributes:
+        file: number of its file.
+        number: its number in the file; documents that cannot be read count.
+    """
+
+    file: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text to be encoded.
+
+    Attributes:
+        key: its place.
+        text: the text; the completion where there is a prompt.
+        prompt: text before it that is read but not learned; None for plain documents.
+    """
+
+    key: Key
+    text: str
+    prompt: str | None = None
+
+
+@dataclass(frozen=True)
+class BadDocument:
+    """A document that cannot be used.
+
+    Attributes:
+        key: its place.
+        path: its file.
+        position: where it is in the file, for people; empty if it is the whole file.
+        why: a few words.
+    """
+
+    key: Key
+    path: str
+    position: str
+    why: str
+
+    def __str__(self) -> str:
+        """Names it."""
+        position = f"{self.position}: " if self.position else ""
+        return f"{self.path} ({position}{self.why})"
+
+    def error(self) -> ValueError:
+        """The error that names it."""
+        return ValueError(
+            f"input file must be readable and hold text in UTF-8; got {self}. "
+            "Repair, convert or remove it."
+        )
+
+
+def find_files(source: str, suffixes: Sequence[str] = ()) -> tuple[list[str], int]:
     """Lists the files to read.
 
     Args:
         source: a folder, searched with its subfolders, or a single file.
             Hidden files and folders are left out.
         suffixes: endings of further text files to take, such as `.py`.
-        seed: shuffles the order of the files; natural order if None.
 
     Returns:
-        Paths of the files, and the number of files of other kinds left out.
+        Paths of the files, in natural order, and the number of files of other
+        kinds left out.
 
     Raises:
         ValueError: `source` is missing or holds no usable file.
@@ -69,59 +104,89 @@ def find_files(
             f"got {len(present)} other files in {source}. "
             "Add --suffix with the ending of your text files, or give another folder."
         )
-    if seed is not None:
-        random.Random(seed).shuffle(usable)
     return usable, len(present) - len(usable)
 
 
-def read_documents(paths: Iterable[str]) -> Iterator[str]:
+def read_documents(paths: Iterable[str], text_key: str = DEFAULT_TEXT_KEY) -> Iterator[str]:
+    """Reads the texts of several files, one after another.
+
+    Args:
+        paths: files of accepted formats; any other ending is read as a text file.
+        text_key: key of the text in JSON objects.
+
+    Yields:
+        The text of each document; a prompt and its completion as one.
+
+    Raises:
+        ValueError: a document cannot be read; it is named.
+    """
+    for document in read_keyed_documents(paths, text_key):
+        if isinstance(document, BadDocument):
+            raise document.error()
+        yield (document.prompt or "") + document.text
+
+
+def read_keyed_documents(
+    paths: Iterable[str], text_key: str = DEFAULT_TEXT_KEY, start: tuple[int, int] = (0, 0)
+) -> Iterator[Document | BadDocument]:
     """Reads the documents of several files, one after another.
 
     Args:
         paths: files of accepted formats; any other ending is read as a text file.
+        text_key: key of the text in JSON objects. Objects without it may have `prompt` and
+            `completion`.
+        start: key of the first document to yield. Files before its file are not opened.
 
     Yields:
-        The text of each document.
-
-    Raises:
-        ValueError: a file cannot be read; it is named.
+        Each document, or what stands in its place where it cannot be read.
     """
-    import jsonlines
-    import zstandard
-
-    damage = (
-        OSError,
-        EOFError,
-        ValueError,  # wrong UTF-8, wrong JSON
-        KeyError,
-        TypeError,
-        LZMAError,
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        zlib.error,
-        jsonlines.Error,
-        zstandard.ZstdError,
-    )
-    for path in paths:
-        documents = _read_file(path)
-        while True:
-            try:
-                text = next(documents, None)
-            except damage as error:
-                raise ValueError(
-                    "input file must be readable and hold text in UTF-8; "
-                    f"got {path} ({_describe(error)}). Repair, convert or remove it."
-                ) from error
-            if text is None:
-                break
-            yield text
+    for file, path in enumerate(paths):
+        if file < start[0]:
+            continue
+        for number, (position, value) in enumerate(read_entries(path)):
+            key = Key(file, number)
+            if key < start:
+                continue
+            prompt, text = _prompt_and_text(value, text_key)
+            if isinstance(text, Damage):
+                yield BadDocument(key, path, position, text.why)
+            else:
+                yield Document(key, text, prompt)
 
 
-def _describe(error: BaseException) -> str:
-    if isinstance(error, KeyError):
-        return f"an entry without the key {error}"
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+def _prompt_and_text(value: Any, text_key: str) -> tuple[str | None, str | Damage]:
+    """What an entry says: the prompt if it has one, and the text."""
+    prompt = None
+    if isinstance(value, dict):
+        if text_key in value:
+            value = value[text_key]
+            if isinstance(value, list) and all(isinstance(part, str) for part in value):
+                value = _PARAGRAPHS.join(value)
+        elif PROMPT_KEY in value and COMPLETION_KEY in value:
+            prompt, value = value[PROMPT_KEY], value[COMPLETION_KEY]
+            if value == "":
+                value = Damage("a completion without text")
+        else:
+            keys = ", ".join(repr(key) for key in list(value)[:_SHOWN_KEYS]) or "none"
+            value = Damage(f"an entry without the key {text_key!r}; its keys are {keys}")
+    if isinstance(value, Damage):
+        return None, value
+    for part in (value, "" if prompt is None else prompt):
+        if not isinstance(part, str):
+            return None, Damage(f"a document that is no text but of type {type(part).__name__}")
+        if not _is_text(part):
+            return None, Damage("half of a character that takes two (a lone surrogate)")
+    return prompt, value
+
+
+def _is_text(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _with_dots(suffixes: Sequence[str]) -> list[str]:
@@ -134,107 +199,3 @@ def _walk(folder: str) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     return found
-
-
-def _read_file(path: str) -> Iterator[str]:
-    if path.endswith(_TAR_OF_LINES):
-        yield from _read_tar_of_lines(path)
-    elif path.endswith(_ZSTANDARD_LINES):
-        with open(path, "rb") as file:
-            yield from _read_zstandard_lines(file)
-    elif path.endswith(_GZIPPED_LINES):
-        with gzip.open(path, "rb") as unzipped:
-            yield from _read_lines(unzipped)
-    elif path.endswith(_READER_SUFFIXES):
-        yield from _read_with_lm_dataformat(path)
-    elif path.endswith(tuple(_TAR_MODES)):
-        mode = next(mode for suffix, mode in _TAR_MODES.items() if path.endswith(suffix))
-        with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
-            yield from _read_tar(archive)
-    else:
-        with open(path, "rb") as text_file:
-            yield _decode(text_file.read())
-
-
-def _decode(content: bytes) -> str:
-    # Line ends stay as they are, so that a text gives the same tokens in every format.
-    return content.decode("utf-8-sig")
-
-
-def _read_tar(archive: tarfile.TarFile) -> Iterator[str]:
-    for member in archive:
-        file = archive.extractfile(member)
-        if file is None:  # a folder or a link
-            continue
-        if member.name.endswith(".xz"):  # OpenWebText is a tar archive of tar archives
-            with tarfile.open(fileobj=file, mode="r|xz") as inner:
-                yield from _read_tar(inner)
-        else:
-            yield _decode(file.read())
-
-
-def _read_tar_of_lines(path: str) -> Iterator[str]:
-    with tarfile.open(path, "r|") as archive:
-        for member in archive:
-            file = archive.extractfile(member)
-            if file is not None:
-                yield from _read_zstandard_lines(file)
-
-
-def _read_zstandard_lines(file: IO[bytes]) -> Iterator[str]:
-    return _read_lines(_split_lines(_decompress_zstandard(file)))
-
-
-def _decompress_zstandard(file: IO[bytes]) -> Iterator[bytes]:
-    """Decompresses all frames; the library's reader ends silently where a file is cut off."""
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor()
-    frame = None
-    while block := file.read(_BLOCK_BYTES):
-        while block:
-            frame = frame or decompressor.decompressobj()
-            yield frame.decompress(block)
-            block = frame.unused_data if frame.eof else b""
-            if frame.eof:
-                frame = None
-    if frame is not None:
-        raise EOFError("it ends in the middle of a frame")
-
-
-def _split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for block in blocks:
-        *lines, rest = (rest + block).split(b"\n")
-        yield from lines
-    if rest:
-        yield rest
-
-
-def _read_lines(lines: Iterable[bytes]) -> Iterator[str]:
-    import jsonlines
-    from lm_dataformat import handle_jsonl
-
-    entries = handle_jsonl(jsonlines.Reader(_not_cut_off(lines)), False, True, "\n\n")
-    yield from (_text_of(entry) for entry in entries)
-
-
-def _not_cut_off(lines: Iterable[bytes]) -> Iterator[bytes]:
-    # The JSON lines reader would take the exception of a file cut off for the end of the file.
-    try:
-        yield from lines
-    except EOFError as error:
-        raise OSError(str(error)) from error
-
-
-def _read_with_lm_dataformat(path: str) -> Iterator[str]:
-    from lm_dataformat import Reader
-
-    yield from (_text_of(entry) for entry in Reader(path).stream_data())
-
-
-def _text_of(entry: Any) -> str:
-    text = entry["text"] if isinstance(entry, dict) else entry
-    if not isinstance(text, str):
-        raise TypeError(f"a document that is no text but of type {type(text).__name__}")
-    return text

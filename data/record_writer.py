@@ -96,7 +96,7 @@ class RecordWriter:
             self._file.write(content)
             self._counts[-1] += 1
             if self._counts[-1] == self._files_per:
-                self._close_part()
+                self.end_file()
                 self._counts.append(0)
                 self._parts.append(0)
 
@@ -122,12 +122,20 @@ class RecordWriter:
         self._counts = list(state["counts"])
         self._parts = [*state["parts"], len(state["open_parts"])]
         for path, size in zip(self._part_paths(len(self._counts) - 1), state["open_parts"]):
-            os.truncate(path, size)
+            if os.path.exists(path):  # else it has its name already
+                os.truncate(path, size)
 
     @property
     def files(self) -> dict[str, int]:
         """Records in each file, by the name that the file will have."""
         return {self._final_name(i): count for i, count in enumerate(self._counts) if count}
+
+    def end_file(self) -> None:
+        """Writes out what is open; a state then speaks of whole parts only."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._parts[-1] += 1
 
     def close(self) -> list[str]:
         """Ends the last file and gives all files their real names.
@@ -137,7 +145,7 @@ class RecordWriter:
         Returns:
             Paths of the record files, in the order written.
         """
-        self._close_part()
+        self.end_file()
         paths = []
         for i, name in enumerate(self.files):
             path = os.path.join(self._output_dir, name)
@@ -149,7 +157,7 @@ class RecordWriter:
         """Removes everything that was written and not yet closed."""
         import tensorflow as tf
 
-        self._close_part()
+        self.end_file()
         for i in range(len(self._counts)):
             for part in self._part_paths(i):
                 tf.io.gfile.remove(part)
@@ -183,12 +191,6 @@ class RecordWriter:
                 f"output_dir must be a folder that can be written to; got {self._output_dir} "
                 f"({reason(error)}). Give another folder."
             ) from error
-
-    def _close_part(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._parts[-1] += 1
 
     def _part_paths(self, i: int, is_open: bool = False) -> list[str]:
         start = os.path.join(self._work_dir, f".{self._name}_{i}{self._process}{SUFFIX}")

@@ -69,6 +69,11 @@ class Tokenizer:
         return next((self._vocabulary[name] for name in names if name in self._vocabulary), None)
 
     @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The tokenizer of the `tokenizers` library; it must not be changed."""
+        return self._backend
+
+    @property
     def size(self) -> int:
         """Smallest `n_vocab` that covers every id: the largest id plus one."""
         return max(self._vocabulary.values()) + 1

@@ -147,7 +147,9 @@ def test_text_is_repaired_only_when_asked(tmp_path):
     for options, text in (
         ((), "schÃ¶n @-@ gut"),
         (("--ftfy",), "schön @-@ gut"),
+        (("--normalize-with-ftfy",), "schön @-@ gut"),
         (("--wikitext-detokenize",), "schÃ¶n-gut"),
+        (("--normalize_with_wikitext_detokenize", "--normalize_with_ftfy"), "schön-gut"),
     ):
         ((record,),) = run(tmp_path / "a.txt", tmp_path / "out", "--overwrite", *options)
         assert decode(record) == text
@@ -271,7 +273,7 @@ def test_records_that_are_there_are_replaced_only_when_asked(corpus, tmp_path, c
     capsys.readouterr()
     assert "got 10 files" in refused(capsys, arguments)
     assert main([*arguments, "--overwrite"]) == 0
-    assert os.listdir(output) == ["set_0_30.tfrecords"]
+    assert sorted(os.listdir(output)) == ["set.manifest.json", "set_0_30.tfrecords"]
 
 
 def test_failed_replacement_keeps_the_old_records(corpus, tmp_path, capsys):
@@ -281,7 +283,7 @@ def test_failed_replacement_keeps_the_old_records(corpus, tmp_path, capsys):
     (folder / "99.txt").write_bytes(b"caf\xe9")
     capsys.readouterr()
     refused(capsys, command(folder, output, "--use_gpt2_tokenizer", "--overwrite"))
-    assert os.listdir(output) == ["set_0_30.tfrecords"]
+    assert sorted(os.listdir(output)) == ["set.manifest.json", "set_0_30.tfrecords"]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +350,7 @@ def test_script_runs_without_a_terminal_from_anywhere(corpus, tmp_path, repo_roo
     assert done.returncode == 0, done.stderr
     assert "documents: 30 read = 30 kept + 0 dropped" in done.stdout
     assert "Traceback" not in done.stderr
-    assert os.listdir(tmp_path / "out") == ["set_0_30.tfrecords"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["set.manifest.json", "set_0_30.tfrecords"]
     again = call(arguments)
     assert again.returncode == 2
     assert again.stdout == ""

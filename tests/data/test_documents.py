@@ -10,7 +10,7 @@ import zipfile
 import pytest
 import zstandard
 
-from data.documents import find_files, read_documents
+from data.documents import BadDocument, Document, find_files, read_documents, read_keyed_documents
 
 DOCUMENTS = ["First one.\r\nTwo lines.\n", "", "naïve 日本語", "last"]
 
@@ -63,6 +63,8 @@ FORMATS = {
     ),
     "a.zip": zip_of(DOCUMENTS),
 }
+# Formats of lm_dataformat that its reader reads in these files.
+LM_DATAFORMAT = ("a.jsonl", "a.json.gz", "a.jsonl.zst", "a.json.zst", "a.zip")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -99,16 +101,6 @@ def test_files_are_found_in_natural_order(tmp_path):
     assert [os.path.relpath(path, tmp_path) for path in paths] == ["9.txt", "10.txt", "sub/1.txt"]
     assert others == 2
     assert len(find_files(str(tmp_path), ["py", ".bin"])[0]) == 5
-
-
-def test_seed_shuffles_the_files_the_same_way(tmp_path):
-    for number in range(20):
-        (tmp_path / f"{number}.txt").write_text("x")
-    natural, seeded = find_files(str(tmp_path))[0], find_files(str(tmp_path), seed=1)[0]
-    assert natural != seeded
-    assert sorted(natural) == sorted(seeded)
-    assert seeded == find_files(str(tmp_path), seed=1)[0]
-    assert seeded != find_files(str(tmp_path), seed=2)[0]
 
 
 def test_missing_folder_is_named(tmp_path):
@@ -150,3 +142,92 @@ def test_unreadable_file_is_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=rf"must be readable and hold text .*{name} \(.+\)\. Rep"):
         list(read_documents([str(tmp_path / name)]))
+
+
+@pytest.mark.parametrize("name", LM_DATAFORMAT)
+def test_documents_are_those_of_lm_dataformat(tmp_path, name):
+    from lm_dataformat import Reader
+
+    (tmp_path / name).write_bytes(FORMATS[name])
+    expected = [
+        entry["text"] if isinstance(entry, dict) else entry
+        for entry in Reader(str(tmp_path)).stream_data()
+    ]
+    assert list(read_documents([str(tmp_path / name)])) == expected
+
+
+def test_each_line_of_a_gzipped_text_is_a_document(tmp_path):
+    """As lm_dataformat has it."""
+    from lm_dataformat import Reader
+
+    (tmp_path / "a.gz").write_bytes(gzip.compress("one\ntwo é\n".encode()))
+    documents = list(read_documents([str(tmp_path / "a.gz")]))
+    assert documents == list(Reader(str(tmp_path / "a.gz")).stream_data()) == ["one\n", "two é\n"]
+
+
+def test_text_key(tmp_path):
+    entries = [{"content": "a", "text": "no"}, {"content": ["b", "c"]}, "d"]
+    path = str(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_text("\n\n".join(map(json.dumps, entries)))
+    assert list(read_documents([path], text_key="content")) == ["a", "b\n\nc", "d"]
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl \(line 3: .* 'text'; its keys are 'content"
+    ):
+        list(read_documents([path]))
+
+
+def test_prompts_and_completions(tmp_path):
+    entries = [
+        {"prompt": "a", "completion": "b"},
+        {"prompt": "", "completion": "c"},
+        {"prompt": "a", "completion": "b", "text": "t"},
+    ]
+    (tmp_path / "a.jsonl.gz").write_bytes(
+        gzip.compress("\n".join(map(json.dumps, entries)).encode())
+    )
+    documents = list(read_keyed_documents([str(tmp_path / "a.jsonl.gz")]))
+    assert documents == [
+        Document((0, 0), "b", "a"),
+        Document((0, 1), "c", ""),
+        Document((0, 2), "t"),
+    ]
+    assert list(read_documents([str(tmp_path / "a.jsonl.gz")])) == ["ab", "c", "t"]
+
+
+def damaged_files(folder):
+    (folder / "1.txt").write_bytes(b"caf\xe9")
+    (folder / "2.jsonl").write_bytes(
+        b'{"text": "a"}\n{"text": \n{"text": "b"}\n{"content": 1}\n{"text": 3}\n'
+        b'{"text": "caf\xe9"}\n'
+        b'{"prompt": 1, "completion": "x"}\n{"prompt": "x", "completion": ""}\n'
+        b'{"text": "\\ud800"}\n{"text": "c"}'
+    )
+    (folder / "3.tar.gz").write_bytes(tar_of(["d", b"\xe9", "e"], "w:gz"))
+    (folder / "4.jsonl.zst").write_bytes(compress(lines(["f"])) + compress(lines(["g"]))[:-9])
+    (folder / "5.zip").write_bytes(zip_of(["h"]))
+
+
+def test_damaged_documents_are_named_and_others_read(tmp_path):
+    damaged_files(tmp_path)
+    paths, _ = find_files(str(tmp_path))
+    documents = list(read_keyed_documents(paths))
+    assert [d.text for d in documents if isinstance(d, Document)] == list("abcdefh")
+    bad = [d for d in documents if isinstance(d, BadDocument)]
+    assert [(os.path.basename(d.path), d.position) for d in bad] == [
+        ("1.txt", ""),
+        *(("2.jsonl", f"line {n}") for n in (2, 4, 5, 6, 7, 8, 9)),
+        ("3.tar.gz", "member doc1.txt"),
+        ("4.jsonl.zst", "after line 1"),
+    ]
+    keys = [document.key for document in documents]
+    assert keys == sorted(set(keys))
+
+
+def test_reading_starts_at_any_document(tmp_path):
+    damaged_files(tmp_path)
+    paths, _ = find_files(str(tmp_path))
+    documents = list(read_keyed_documents(paths))
+    for number, document in enumerate(documents):
+        assert list(read_keyed_documents(paths, start=document.key)) == documents[number:]
+    os.remove(paths[0])  # a file before the start is not opened
+    assert list(read_keyed_documents(paths, start=(1, 0))) == documents[1:]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from data import encoding
-from data.encoding import EncoderSpec, encode_texts
+from data.documents import BadDocument, Document, Key
+from data.encoding import EncoderSpec, encode_documents
 from data.tokenizers import load_tokenizer
 
 GPT2 = EncoderSpec("gpt2", True)
@@ -12,6 +13,15 @@ GPT2 = EncoderSpec("gpt2", True)
 
 def texts():
     return [f"Text {n}: " + "word " * (n % 7) + "naïve" * (n % 3) for n in range(1500)]
+
+
+def documents(texts):
+    return (Document(Key(0, n), text) for n, text in enumerate(texts))
+
+
+def encode_texts(texts, spec, processes=0):
+    for batch in encode_documents(documents(texts), spec, processes):
+        yield from batch.ids
 
 
 def test_processes_do_not_change_the_result():
@@ -33,11 +43,11 @@ def test_texts_are_read_as_they_are_needed(monkeypatch):
 
 def test_error_in_a_worker_reaches_the_caller():
     def broken():
-        yield from texts()
+        yield from documents(texts())
         raise ValueError("input file must be readable; got a.txt. Repair it.")
 
     with pytest.raises(ValueError, match=r"got a\.txt"):
-        list(encode_texts(broken(), GPT2, processes=2))
+        list(encode_documents(broken(), GPT2, processes=2))
 
 
 def test_cleaning_comes_before_encoding():
@@ -53,3 +63,26 @@ def test_no_text_gives_nothing():
 def test_negative_processes_are_refused():
     with pytest.raises(ValueError, match=r"processes must be 0 .* or more; got -1"):
         list(encode_texts([], GPT2, processes=-1))
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_batches_say_where_to_go_on_and_name_bad_documents(monkeypatch, processes):
+    monkeypatch.setattr(encoding, "_BATCH_TEXTS", 3)
+    every = list(documents(["é" * n for n in range(8)]))
+    bad = BadDocument(Key(0, 4), "a.txt", "line 5", "broken")
+    every[4] = bad
+    batches = list(encode_documents(every, GPT2, processes))
+    assert [batch.end for batch in batches] == [(0, 3), (0, 6), (0, 8)]
+    assert [batch.bad for batch in batches] == [[], [bad], []]
+    assert [key.number for batch in batches for key in batch.keys] == [0, 1, 2, 3, 5, 6, 7]
+    assert [n for batch in batches for n in batch.text_bytes] == [0, 2, 4, 6, 10, 12, 14]
+
+
+def test_ids_of_a_prompt_are_masked():
+    spec = EncoderSpec("gpt2", True, ftfy=True)
+    pairs = [("Q: schÃ¶n?", " A"), (None, "plain"), ("", "x")]
+    every = [Document(Key(0, n), text, prompt) for n, (prompt, text) in enumerate(pairs)]
+    (batch,) = encode_documents(every, spec, 1)
+    prompt, answer, plain, x = load_tokenizer().encode_batch(["Q: schön?", " A", "plain", "x"])
+    assert [ids.tolist() for ids in batch.ids] == [[~i for i in prompt] + answer, plain, x]
+    assert batch.text_bytes == [len("Q: schön? A".encode()), 5, 1]

@@ -50,7 +50,7 @@ def test_closing_goes_on(tmp_path, expected, published, monkeypatch):
     output, work = str(tmp_path / "out"), str(tmp_path / "work")
     killed = RecordWriter(output, "x", files_per=4, work_dir=work)
     killed.write_all(RECORDS)
-    killed._close_part()
+    killed.end_file()
     state = killed.state()
     publish = RecordWriter._publish
     calls = []
@@ -67,7 +67,7 @@ def test_closing_goes_on(tmp_path, expected, published, monkeypatch):
     monkeypatch.undo()
     assert len(contents(output)) == published
     last = RecordWriter(output, "x", files_per=4, work_dir=work)
-    last._counts, last._parts = state["counts"], [*state["parts"], len(state["open_parts"])]
+    last.restore(state)
     last.close()
     assert contents(output) == expected
     assert os.listdir(work) == []
