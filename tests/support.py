@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
@@ -16,6 +17,7 @@ from configs.layout import parse_layout, parse_mesh_shape
 from configs.load import parse_config
 from configs.schema import Config
 from model_fns import ModeKeys, Placement, build_evaluation_graph, make_model_fn
+from update_rules import adafactor, adam
 from utils.checkpoints import make_saver
 from utils.devices import place_inference, place_training, session_config
 from utils.inference_session import InferenceSession
@@ -215,12 +217,15 @@ class Trained(NamedTuple):
 
 Batch = tuple[np.ndarray, np.ndarray]
 """Inputs and labels, each [train_batch_size, n_ctx]."""
+Start = Callable[[str, Sequence[int]], np.ndarray]
+"""Value of the variable of a name and shape before training."""
 
 
-def train(config: Config, batches: Iterable[Batch]) -> Trained:
+def train(config: Config, batches: Iterable[Batch], start: Optional[Start] = None) -> Trained:
     """Trains as the estimator does: the model function's graph and hooks in one session.
 
-    It goes on from the newest checkpoint of ``config.model_path``, if there is one.
+    It begins with ``start``, or goes on from the newest checkpoint of ``config.model_path``, if
+    there is one.
     """
     fit = place_training(config, cpus(config.mesh_size) if config.mesh_size > 1 else ())
     path = Path(config.model_path)
@@ -234,6 +239,10 @@ def train(config: Config, batches: Iterable[Batch]) -> Trained:
         fetches = {
             name: f"training/{name}:0" for name in ("step", "loss", "learning_rate", "grad_norm")
         }
+        if start is not None:
+            variables = {item.op.name: item.shape for item in tf.compat.v1.global_variables()}
+            del variables["global_step"]
+            write_checkpoint(path, {name: start(name, variables[name]) for name in variables})
         creator = tf.compat.v1.train.ChiefSessionCreator(
             checkpoint_dir=str(path), config=quick_session_config(fit.devices)
         )
@@ -246,6 +255,42 @@ def train(config: Config, batches: Iterable[Batch]) -> Trained:
     checkpoint = tf.train.latest_checkpoint(str(path))
     assert checkpoint is not None
     return Trained(metrics, read_checkpoint(checkpoint), checkpoint)
+
+
+def is_slot(variable: str) -> bool:
+    """Whether a variable belongs to the optimizer."""
+    return variable.endswith((*adam.SLOTS, *adafactor.SLOTS))
+
+
+def large_weights(name: str, shape: Sequence[int]) -> np.ndarray:
+    """A ``Start`` from which every part of a model shows in the loss; gains are about 1."""
+    if is_slot(name):
+        return np.zeros(shape, np.float32)
+    values = np.random.default_rng(zlib.crc32(name.encode())).normal(0.0, 0.25, shape)
+    return (values + name.endswith("/g")).astype(np.float32)
+
+
+def movements(trained: Trained, start: Start) -> dict[str, np.ndarray]:
+    """By how much training has changed each weight."""
+    return {
+        name: value - start(name, value.shape)
+        for name, value in trained.variables.items()
+        if name != "global_step" and not is_slot(name)
+    }
+
+
+def check_same_weights(got: Trained, expected: Trained, start: Start, tolerance: float) -> None:
+    """Each weight differs by less than ``tolerance`` of its movement, as norms.
+
+    And by the rounding of the weight itself: a gain near 1 may have moved by little.
+    """
+    assert got.variables.keys() == expected.variables.keys()
+    for name, movement in movements(expected, start).items():
+        value, moved = expected.variables[name], np.linalg.norm(movement)
+        difference = np.linalg.norm(got.variables[name] - value)
+        limit = tolerance * moved + 1e-6 * np.linalg.norm(value)
+        assert difference <= limit, (name, difference / moved)
+        assert moved > 0, name
 
 
 def random_batches(config: Config, count: int, seed: int = 5) -> list[Batch]:

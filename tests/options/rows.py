@@ -1,22 +1,32 @@
-"""Every pair of model and training options works together.
+"""Rows of a covering array over the options, and what must hold for each.
 
-The rows of a covering array hold each pair of settings at least once. Each row is trained on one
-processor and on two, evaluated, and, where it is causal, continued with and without a cache.
+The rows hold every pair of settings of model and training at least once. Each row is trained on
+one processor and on two, evaluated, and, where it is causal, continued with and without a cache.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from configs.schema import Config
 from model_fns import Placement
 from serving.engine import Engine, Sampling
-from tests.support import Forward, Trained, make_config, mesh_layout, random_batches, train
+from tests.support import (
+    Forward,
+    Trained,
+    check_same_weights,
+    large_weights,
+    make_config,
+    mesh_layout,
+    movements,
+    random_batches,
+    train,
+)
 
 Keys = dict[str, Any]
 FACTORS: dict[str, list[Keys]] = {
@@ -85,13 +95,8 @@ def covering_array(factors: dict[str, list[Keys]]) -> list[tuple[int, ...]]:
 
 
 ROWS = covering_array(FACTORS)
-
-
-def test_the_rows_hold_every_pair():
-    for first, second in itertools.combinations(range(len(FACTORS)), 2):
-        levels = [range(len(list(FACTORS.values())[number])) for number in (first, second)]
-        wanted = set(itertools.product(*levels))
-        assert {(row[first], row[second]) for row in ROWS} == wanted
+# Shares that take about equally long: the first rows have most of the options.
+FIRST, SECOND, LAST = ROWS[:5], ROWS[5:12], ROWS[12:]
 
 
 def keys_of(row: tuple[int, ...]) -> Keys:
@@ -113,16 +118,16 @@ def batches_of(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(inputs, labels)] * STEPS
 
 
-class Row:
-    """One combination of options, trained on one processor and on two."""
+class Combination:
+    """The options of one row, trained on one processor and on two."""
 
     def __init__(self, row: tuple[int, ...], folder: Path):
         keys = keys_of(row)
         alone = keys | {"mesh_shape": "x:1"}
         self.config = make_config(**alone, model_path=str(folder / "whole"))
         split = make_config(**keys, model_path=str(folder / "split"))
-        self.whole = train(self.config, batches_of(self.config))
-        self.split = train(split, batches_of(split))
+        self.whole = train(self.config, batches_of(self.config), large_weights)
+        self.split = train(split, batches_of(split), large_weights)
 
     @property
     def rounds(self) -> bool:
@@ -130,54 +135,72 @@ class Row:
         return self.config.precision == "bfloat16"
 
 
-def _name(row: tuple[int, ...]) -> str:
+def name_of(row: tuple[int, ...]) -> str:
     parts = [levels[level] for level, levels in zip(row, FACTORS.values())]
     return "-".join(key for part in parts for key in part)
-
-
-@pytest.fixture(scope="module", params=ROWS, ids=_name)
-def combination(request, tmp_path_factory) -> Row:
-    return Row(request.param, tmp_path_factory.mktemp("options"))
 
 
 def losses(trained: Trained) -> list[float]:
     return [float(step["loss"]) for step in trained.metrics]
 
 
-def test_options_train(combination):
-    values = losses(combination.whole)
-    assert np.isfinite(values).all()
-    assert min(values[-2:]) < values[0] - 0.01
+def moved_as_one(trained: Trained) -> np.ndarray:
+    """Changes of all weights, end to end."""
+    moved = movements(trained, large_weights)
+    return np.concatenate([moved[name].ravel() for name in sorted(moved)])
 
 
-def test_options_do_not_depend_on_the_layout(combination):
-    tolerance = 0.03 if combination.rounds else 1e-4
-    np.testing.assert_allclose(losses(combination.split), losses(combination.whole), rtol=tolerance)
+class OptionTests:
+    """What holds for every row; a file runs it for its share of them, so that shares run abreast.
 
+    Attributes:
+        rows: the share.
+    """
 
-def test_options_evaluate_and_continue(combination):
-    """What the cache writes is what the whole window says."""
-    config = combination.config
-    checkpoint = combination.whole.checkpoint
-    forward = Forward(config, checkpoint)
-    if not config.causal:
-        [(inputs, labels), *_] = batches_of(config)
-        got = forward(inputs[:2], labels[:2])
-        assert np.isfinite(got["total"]).all()
-        assert (got["total"][labels[:2] < 0] == 0).all()
-        return
-    engine = Engine(config, Placement(mesh_layout("x:1", ""), ("",)), 2)
-    engine.load(checkpoint)
-    sampling = Sampling.from_config(config, temperature=0.0, max_new_tokens=5)
-    prompts = [[3, 1, 4], [1, 5, 9, 2, 6]]
-    texts = [row[0].prompt + row[0].continuation for row in engine.generate(prompts, sampling)]
-    engine.close()
-    window = np.zeros((2, config.n_ctx), np.int32)
-    for number, text in enumerate(texts):
-        window[number, : len(text)] = text
-    logits = forward(window)["logits"]
-    slack = 0.1 if combination.rounds else 1e-4
-    for number, (prompt, text) in enumerate(zip(prompts, texts)):
-        for position in range(len(prompt), len(text)):
-            row = logits[number, position - 1]
-            assert row[text[position]] >= row.max() - slack, (number, position)
+    rows: Sequence[tuple[int, ...]]
+
+    def test_they_train(self, combination):
+        values = losses(combination.whole)
+        assert np.isfinite(values).all()
+        assert min(values[-2:]) < values[0] - 0.01
+
+    def test_numbers_do_not_depend_on_the_layout(self, combination):
+        """Float32 to 1e-5. Rounded activations make gradients that differ by per cents.
+
+        Single vectors may go ways of their own then, so all weights are compared as one.
+        """
+        whole, split = combination.whole, combination.split
+        tolerance = 0.02 if combination.rounds else 1e-5
+        np.testing.assert_allclose(losses(split), losses(whole), rtol=tolerance)
+        if combination.rounds:
+            got, expected = (moved_as_one(trained) for trained in (split, whole))
+            assert np.linalg.norm(got - expected) < 0.3 * np.linalg.norm(expected)
+        else:
+            check_same_weights(split, whole, large_weights, 1e-5)
+
+    def test_they_evaluate_and_continue(self, combination):
+        """What the cache writes is what the whole window says."""
+        config = combination.config
+        checkpoint = combination.whole.checkpoint
+        forward = Forward(config, checkpoint)
+        if not config.causal:
+            [(inputs, labels), *_] = batches_of(config)
+            got = forward(inputs[:2], labels[:2])
+            assert np.isfinite(got["total"]).all()
+            assert (got["total"][labels[:2] < 0] == 0).all()
+            return
+        engine = Engine(config, Placement(mesh_layout("x:1", ""), ("",)), 2)
+        engine.load(checkpoint)
+        sampling = Sampling.from_config(config, temperature=0.0, max_new_tokens=5)
+        prompts = [[3, 1, 4], [1, 5, 9, 2, 6]]
+        texts = [row[0].prompt + row[0].continuation for row in engine.generate(prompts, sampling)]
+        engine.close()
+        window = np.zeros((2, config.n_ctx), np.int32)
+        for number, text in enumerate(texts):
+            window[number, : len(text)] = text
+        logits = forward(window)["logits"]
+        slack = 0.1 if combination.rounds else 1e-4
+        for number, (prompt, text) in enumerate(zip(prompts, texts)):
+            for position in range(len(prompt), len(text)):
+                row = logits[number, position - 1]
+                assert row[text[position]] >= row.max() - slack, (number, position)
