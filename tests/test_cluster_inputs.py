@@ -40,7 +40,6 @@ def is_of_the_batch(op, found):
     ("mesh_shape", "layout", "devices_per_host", "ids_sent"),
     [
         ("x:2", "batch:x", 1, BATCH // 2 * N_CTX),  # its rows
-        ("x:2", "sequence:x", 1, BATCH * N_CTX // 2),
         ("x:2,y:2", "batch:x,heads:y", 2, 2 * (BATCH // 2 * N_CTX)),  # to each of two devices
         ("x:2", "heads:x", 1, BATCH * N_CTX),  # it works on all of them
     ],
