@@ -345,6 +345,11 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
     """Returns the message about flags that exclude each other, or None."""
     if not namespace.model:
         return "--model must be given; got none. Name a shipped config or a JSON file."
+    if namespace.tpu is not None and not namespace.tpu.strip():
+        return (
+            "--tpu must name a TPU; got an empty name. Write its name, grpc://HOST:PORT, local or "
+            "colab, or leave it out."
+        )
     if namespace.tpu and namespace.gpu_ids:
         return "--tpu must not be combined with --gpu_ids; got both. Remove one of them."
     modes = [f"--{flag}" for flag in _MODE_FLAGS if getattr(namespace, flag)]

@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import math
 import os
+import socket
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from configs.errors import shown
 from configs.schema import Config
 from utils.errors import reason
 from utils.files import is_remote
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 COLAB, LOCAL = "colab", "local"
 _COLAB_VARIABLE = "COLAB_TPU_ADDR"
-_FIND_SECONDS = 60
+_FIND_SECONDS = 45
+_CONNECT_SECONDS = 10
+_GRPC = "grpc://"
 _START_SECONDS = 300
 _WORKER_JOB = "worker"
 
@@ -70,7 +74,7 @@ class Tpu:
 
 
 def connect(name: str) -> Tpu:
-    """Finds a TPU, at the first call for a name.
+    """Finds a TPU, at the first call for a name; it may take most of a minute.
 
     Args:
         name: of a Cloud TPU, ``grpc://HOST:PORT``, ``local`` (this machine is a TPU VM) or
@@ -91,7 +95,9 @@ def _connect_once(name: str, colab_address: Optional[str]) -> Tpu:
                 f"--tpu colab must find the variable {_COLAB_VARIABLE}; got none. Choose the "
                 "runtime type TPU in Colab's menu, or name the TPU."
             )
-        address = f"grpc://{colab_address}"
+        address = f"{_GRPC}{colab_address}"
+    if address.startswith(_GRPC):
+        _check_address(name, address)
     tpu = _in_time(lambda: _find(name, address), _FIND_SECONDS, name)
     if not tpu.cores:
         raise ValueError(
@@ -101,12 +107,32 @@ def _connect_once(name: str, colab_address: Optional[str]) -> Tpu:
     return tpu
 
 
+def _check_address(name: str, address: str) -> None:
+    """Refuses an address at which nobody listens, before TensorFlow, which would wait for ever."""
+    host, _, port = address.removeprefix(_GRPC).split(",")[0].rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16):
+        raise ValueError(
+            f"--tpu must give an address as grpc://HOST:PORT; got {shown(name)}. Write "
+            "grpc://10.0.0.2:8470."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, UnicodeError) as error:
+        raise _unreachable(name, getattr(error, "strerror", None) or str(error)) from error
+
+
 def _find(name: str, address: str) -> Tpu:
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address)
     tpu = Tpu(name, resolver, 0)
-    with tf.compat.v1.Session(tpu.master, tf.Graph(), config=tpu.session_config()) as session:
+    graph = tf.Graph()
+    with graph.as_default():
+        nothing = tf.no_op()
+    with tf.compat.v1.Session(tpu.master, graph, config=tpu.session_config()) as session:
+        # A run lets other threads of Python work while it waits for an answer; list_devices does
+        # not, and no timeout would ever be noticed.
+        session.run(nothing)
         devices = session.list_devices()
     return Tpu(name, resolver, sum(device.device_type == "TPU" for device in devices))
 
@@ -144,25 +170,29 @@ def _in_time(action: Callable[[], Any], seconds: float, name: str) -> Any:
     if results:
         return results[0]
     said = reason(errors[0]) if errors else f"no answer within {seconds:g} s"
-    raise ValueError(
+    raise _unreachable(name, said) from (errors[0] if errors else None)
+
+
+def _unreachable(name: str, said: str) -> ValueError:
+    return ValueError(
         f"--tpu must name a TPU that can be reached; got {name} ({said.rstrip('.')}). Run in its "
         "Google Cloud project and zone, give its address as grpc://HOST:8470, or use --tpu local "
         "on a TPU VM."
-    ) from (errors[0] if errors else None)
+    )
 
 
-def check_files(config: Config, tpu: Tpu, training: bool) -> None:
-    """Refuses files that a TPU's hosts cannot read.
+def check_files(config: Config, name: str, training: bool) -> None:
+    """Refuses files that a TPU's hosts cannot read; asks nobody.
 
     Args:
         config: model_path and datasets.
-        tpu: it reads and writes them if it is remote.
+        name: of the TPU; all but ``local`` are reached over the network.
         training: whether training records are read, else those of evaluation.
 
     Raises:
         ValueError: a path is local, or the data cannot be mixed there.
     """
-    if not tpu.is_remote:
+    if name == LOCAL:
         return
     if not is_remote(config.model_path):
         raise ValueError(

@@ -168,6 +168,11 @@ def test_wrong_gpu_ids(values, message):
         ("--model x --zzz", "--zzz is not a flag of main.py. See --help for all flags."),
         ("--model x stray", "every value must follow its flag; got stray. Remove it."),
         (
+            "--model x --tpu=",
+            "--tpu must name a TPU; got an empty name. Write its name, grpc://HOST:PORT, local or "
+            "colab, or leave it out.",
+        ),
+        (
             "--model x --tpu t --gpu_ids 0",
             "--tpu must not be combined with --gpu_ids; got both. Remove one of them.",
         ),

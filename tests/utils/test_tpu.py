@@ -1,5 +1,6 @@
 """Finding a TPU, and what is said when there is none or it does not fit; nothing is executed."""
 
+import socket
 import time
 
 import pytest
@@ -67,6 +68,32 @@ def test_a_service_that_does_not_answer_is_given_up(monkeypatch):
     assert time.monotonic() - began < 3
 
 
+def test_an_address_where_nobody_listens_is_refused_at_once():
+    began = time.monotonic()
+    assert refusal(lambda: connect("grpc://127.0.0.1:1")).startswith(
+        "--tpu must name a TPU that can be reached; got grpc://127.0.0.1:1 (Connection refused). "
+    )
+    assert "got grpc://nohost.invalid:1 (" in refusal(lambda: connect("grpc://nohost.invalid:1"))
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("address", ["grpc://", "grpc://host", "grpc://host:x", "grpc://:8470"])
+def test_an_address_has_a_host_and_a_port(address):
+    assert refusal(lambda: connect(address)).startswith(
+        f'--tpu must give an address as grpc://HOST:PORT; got "{address}". Write grpc://'
+    )
+
+
+def test_a_service_that_listens_and_says_nothing_is_given_up(monkeypatch):
+    """TensorFlow's call must leave this thread running, or the time is never up."""
+    monkeypatch.setattr(utils.tpu, "_FIND_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        name = f"grpc://127.0.0.1:{server.getsockname()[1]}"
+        began = time.monotonic()
+        assert f"got {name} (no answer within 1 s)" in refusal(lambda: connect(name))
+        assert time.monotonic() - began < 5
+
+
 def test_an_error_of_the_cloud_is_told_in_one_line(monkeypatch):
     def refuse(address):
         raise RuntimeError("credentials must be there\nsee https://example.com")
@@ -120,8 +147,8 @@ def test_the_mesh_must_have_as_many_processors_as_there_are_cores(found, place):
 
 
 def test_files_must_be_where_the_hosts_can_read_them(found):
-    found(256)
     config = make_config(**POD | {"model_path": "runs/here"})
+    # Nothing is found yet: files are looked at before anybody is asked.
     assert refusal(lambda: place_training(config, (), tpu="pod")) == (
         "model_path must be in a bucket that the TPU's hosts reach; got runs/here. Write "
         "gs://BUCKET/FOLDER."
@@ -131,6 +158,7 @@ def test_files_must_be_where_the_hosts_can_read_them(found):
     assert refusal(lambda: place_training(config, (), tpu="pod")).startswith(
         "records must be in a bucket that the TPU's hosts reach; got data/a_*.tfrecords. Copy"
     )
+    found(256)
     assert place_inference(config, (), 256, "eval_batch_size", tpu="pod").tpu
     two = [[f"gs://b/{n}_*.tfrecords", "", 1, "chunks", 1.0] for n in "ab"]
     config = make_config(**POD, datasets=two)
