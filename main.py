@@ -117,7 +117,12 @@ def _processors(arguments: argparse.Namespace) -> int:
 
 def _with_fitting_mesh(config: Config, arguments: argparse.Namespace) -> Config:
     from inspection.mesh_fit import fit_mesh
+    from utils.cluster import ALONE
 
+    if arguments.tpu and arguments.mode in ("train", *ALONE):
+        from utils.tpu import check_files
+
+        check_files(config, arguments.tpu, arguments.mode == "train")
     fit = fit_mesh(config, _processors(arguments) or 1)
     for notice in fit.notices:
         LOGGER.warning(notice)
@@ -132,7 +137,7 @@ def run(arguments: argparse.Namespace) -> None:
         RuntimeError: the run failed.
     """
     from configs.load import load_config
-    from utils.cluster import is_idle, log_suffix, read_cluster
+    from utils.cluster import ALONE, is_idle, log_suffix, read_cluster
     from utils.early_checks import check_run_id
 
     check_run_id(arguments.sacred_id)
@@ -141,6 +146,7 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.model,
         arguments.overrides,
         arguments.steps_per_checkpoint if arguments.mode == "train" else None,
+        mesh_is_fitted=arguments.fit_mesh or arguments.mode in ALONE,
     )
     if arguments.mode != "print_config":
         from utils.run_log import set_up_logging

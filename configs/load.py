@@ -40,6 +40,7 @@ def load_config(
     name_or_path: str,
     overrides: Sequence[str] = (),
     steps_per_checkpoint: Optional[int] = None,
+    mesh_is_fitted: bool = False,
 ) -> Config:
     """Loads a config file and checks everything about it.
 
@@ -48,6 +49,8 @@ def load_config(
         overrides: `key=value` strings that replace keys of the file; a value is read as JSON,
             and as a plain string if it is none.
         steps_per_checkpoint: Steps between checkpoints, for the rules that depend on them.
+        mesh_is_fitted: Whether the sizes of the mesh are fitted to the machine later, and judged
+            then.
 
     Returns:
         The config, with `config.warnings` filled in.
@@ -58,7 +61,13 @@ def load_config(
     path = find_config(name_or_path)
     values, problems = read_json(path)
     return _resolve(
-        values, overrides, steps_per_checkpoint, dataset_folders_for(path), problems, str(path)
+        values,
+        overrides,
+        steps_per_checkpoint,
+        dataset_folders_for(path),
+        problems,
+        str(path),
+        mesh_is_fitted,
     )
 
 
@@ -91,6 +100,7 @@ def _resolve(
     dataset_folders: Sequence[Path],
     problems: list[str],
     source: str,
+    mesh_is_fitted: bool = False,
 ) -> Config:
     """Merges, validates and judges; `problems` are those found while reading."""
     if len(values) > _MOST_KEYS:
@@ -114,7 +124,7 @@ def _resolve(
     config, wrong, key_problems = _validate(merged, wrong)
     found += key_problems
     skip = frozenset(wrong)
-    found += rule_problems(config, skip)
+    found += rule_problems(config, skip, mesh_is_fitted)
     if steps_per_checkpoint is not None and "iterations" not in skip:
         found += device_loop_problems(config, steps_per_checkpoint)
     found += unbuilt_problems(config, skip)

@@ -324,17 +324,38 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def rule_problems(config: Config, skip: frozenset[str] = frozenset()) -> list[str]:
+# A mesh of other sizes may obey them, or break them.
+MESH_SIZE_RULES: frozenset[Callable[[Config], Iterable[str]]] = frozenset(
+    {batch_sizes_divide, sizes_divide, experts_divide, linear_layers_see_whole_sequences}
+)
+
+
+def rule_problems(
+    config: Config, skip: frozenset[str] = frozenset(), mesh_is_fitted: bool = False
+) -> list[str]:
     """Applies every rule.
 
     Args:
         config: The config.
         skip: Keys whose values are known to be wrong; rules that read them are not applied.
+        mesh_is_fitted: Whether the sizes of the mesh are chosen later; rules about them are not
+            applied.
 
     Returns:
         All problem lines, in the order of the registry.
     """
-    return [line for rule in RULES if not rule.keys & skip for line in rule.check(config)]
+    left_out = MESH_SIZE_RULES if mesh_is_fitted else frozenset()
+    return [
+        line
+        for rule in RULES
+        if not rule.keys & skip and rule.check not in left_out
+        for line in rule.check(config)
+    ]
+
+
+def mesh_size_problems(config: Config) -> list[str]:
+    """Applies the rules about the sizes of the mesh, which a fitted mesh has to obey."""
+    return [line for rule in RULES if rule.check in MESH_SIZE_RULES for line in rule.check(config)]
 
 
 def device_loop_problems(config: Config, steps_per_checkpoint: int) -> list[str]:

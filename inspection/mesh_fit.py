@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from configs.errors import ConfigError
 from configs.load import parse_config
+from configs.rules import mesh_size_problems
 from configs.schema import Config
 
 _SAME = 1.01  # predictions within 1 % count as equal
@@ -82,13 +83,13 @@ def fit_mesh(config: Config, processors: int) -> MeshFit:
     same, those with the most pieces of the batch.
 
     Args:
-        config: a checked config.
+        config: a checked config, but for the rules about the sizes of its mesh.
         processors: devices at hand.
 
     Raises:
         ValueError: no sizes are allowed.
     """
-    if config.mesh_size == processors:
+    if config.mesh_size == processors and not mesh_size_problems(config):
         return _fit(
             config,
             config,

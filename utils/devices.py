@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
+from configs.errors import ConfigError
+from configs.rules import mesh_size_problems
 from configs.schema import Config
 from utils.cluster import Cluster
 from utils.tpu import Tpu, check_files, check_mesh, connect
@@ -132,9 +134,9 @@ def place_on_tpu(config: Config, name: str, training: bool) -> Fit:
     Raises:
         ValueError: there is no such TPU, it has another number of cores, or it cannot read files.
     """
+    check_files(config, name, training)  # first: a connection takes time
     tpu = connect(name)
     check_mesh(config, tpu)
-    check_files(config, tpu, training)
     from utils.mesh import MeshLayout
 
     notices: tuple[str, ...] = ()
@@ -167,7 +169,7 @@ def place_inference(
         tpu: name of a TPU to run on, whose cores must be as many as the mesh has processors.
 
     Raises:
-        ValueError: a device is not there.
+        ValueError: a device is not there, or the mesh does not divide what it splits.
     """
     from utils.mesh import MeshLayout
 
@@ -195,7 +197,20 @@ def place_inference(
         if mesh_layout.size > 1:
             notices.append(f"layout: {', '.join(whole)} cannot be split here; left out")
         mesh_layout = mesh_layout.without(whole)
+    _check_splits(config, mesh_layout)
     return Fit(mesh_layout, _single_cpu(devices), tuple(notices), on_tpu.tpu if on_tpu else None)
+
+
+def _check_splits(config: Config, mesh_layout: MeshLayout) -> None:
+    """Applies the rules about the sizes of the mesh, but for the batch, which may stay whole."""
+    rules = [rule for rule in config.layout_rules if rule in mesh_layout.rules]
+    used = {
+        "mesh_shape": ",".join(f"{name}:{size}" for name, size in mesh_layout.axes),
+        "layout": ",".join(f"{dim}:{axis}" for dim, axis in rules if dim != "batch"),
+    }
+    found = mesh_size_problems(config.model_copy(update=used))
+    if found:
+        raise ConfigError(found)
 
 
 def _single_cpu(devices: Sequence[str]) -> tuple[str, ...]:

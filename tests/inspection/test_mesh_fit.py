@@ -1,5 +1,6 @@
 """Meshes for the devices at hand."""
 
+import json
 import math
 
 import pytest
@@ -147,3 +148,15 @@ def test_only_rules_of_the_config_refuse_a_mesh(monkeypatch):
     with pytest.raises(RuntimeError, match="broken"):
         fit_mesh(make_config(mesh_shape="x:2"), 1)
     assert issubclass(ConfigError, ValueError)
+
+
+def test_a_mesh_that_breaks_the_rules_is_fitted(tmp_path):
+    """Its own sizes are judged nowhere, those that are chosen are."""
+    path = tmp_path / "seven.json"
+    path.write_text(json.dumps(make_config().to_json_dict() | {"mesh_shape": "x:7"}))
+    with pytest.raises(ConfigError, match="train_batch_size: must be a multiple of 7"):
+        load_config(str(path))
+    config = load_config(str(path), mesh_is_fitted=True)
+    assert fit_mesh(config, 1).config.mesh_shape == "x:1"
+    with pytest.raises(ValueError, match=r"on 7 devices; got none .*must be a multiple of 7"):
+        fit_mesh(config, 7)

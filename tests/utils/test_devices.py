@@ -90,6 +90,15 @@ def test_dimensions_that_the_work_needs_whole_are_not_split():
     assert fit.notices == ("layout: sequence cannot be split here; left out",)
 
 
+def test_inference_judges_the_mesh_that_it_runs_on():
+    broken = make_config().model_copy(update={"mesh_shape": "x:3", "layout": "batch:x,vocab:x"})
+    broken = broken.model_copy(update={"n_vocab": 64})
+    assert place_inference(broken, (), 4, "eval_batch_size").mesh_layout.size == 1
+    with pytest.raises(ValueError, match="n_vocab: must be a multiple of 3"):
+        place_inference(broken, cpus(3), 4, "eval_batch_size")
+    assert place_inference(broken, cpus(3), 4, "eval_batch_size", ("vocab",)).mesh_layout.size == 3
+
+
 def test_a_gpu_that_is_not_there_is_refused():
     found = len(tf.config.list_physical_devices("GPU"))
     missing = f"device:GPU:{found + 1}"

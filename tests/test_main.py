@@ -1,0 +1,41 @@
+"""What main.py hands to a command; nothing is run."""
+
+import json
+
+import pytest
+
+import main
+from tests.support import make_config
+
+
+@pytest.fixture
+def seven(tmp_path, monkeypatch):
+    """A config whose mesh does not divide its batch, in a folder without a log."""
+    monkeypatch.setattr("utils.run_log.set_up_logging", lambda *unused: None)
+    path = tmp_path / "seven.json"
+    path.write_text(json.dumps(make_config().to_json_dict() | {"mesh_shape": "x:7"}))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "mesh_shape"),
+    [
+        (["--eval"], "x:7"),
+        (["--predict"], "x:7"),
+        (["--export"], "x:7"),
+        (["--fit_mesh"], "x:1"),
+        (["--fit_mesh", "--eval"], "x:1"),
+    ],
+)
+def test_a_mesh_that_will_be_fitted_is_not_judged_before(seven, monkeypatch, flags, mesh_shape):
+    seen = []
+    for mode in ("train", "eval", "predict", "export"):
+        monkeypatch.setitem(main.MODES, mode, lambda config, arguments: seen.append(config))
+    assert main.main(["--model", seven, *flags]) == 0
+    assert [config.mesh_shape for config in seen] == [mesh_shape]
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry_run"], ["--print_config"]])
+def test_a_mesh_that_is_used_as_it_is_is_judged(seven, capsys, flags):
+    assert main.main(["--model", seven, *flags]) == 2
+    assert "train_batch_size: must be a multiple of 7" in capsys.readouterr().err
