@@ -170,9 +170,7 @@ def test_text_key(tmp_path):
     path = str(tmp_path / "a.jsonl")
     (tmp_path / "a.jsonl").write_text("\n\n".join(map(json.dumps, entries)))
     assert list(read_documents([path], text_key="content")) == ["a", "b\n\nc", "d"]
-    with pytest.raises(
-        ValueError, match=r"a\.jsonl \(line 3: .* 'text'; its keys are 'content"
-    ):
+    with pytest.raises(ValueError, match=r"a\.jsonl \(line 3: .* 'text'; its keys are 'content"):
         list(read_documents([path]))
 
 
