@@ -124,12 +124,29 @@ def _windows(tokens: tf.Tensor, config: Config, batch_size: int) -> tf.Tensor:
         return tf.ensure_shape(tf.pad(tokens, missing), [batch_size, config.n_ctx])
 
 
+def _setting_checks(inputs: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
+    """Refuses settings with which nothing could be drawn; NaN passes no comparison."""
+    temperature, top_p = inputs["temperature"], inputs["top_p"]
+    finite = tf.logical_and(temperature >= 0, tf.math.is_finite(temperature))
+    rules = {
+        "temperature": (finite, "finite and at least 0"),
+        "top_p": (tf.logical_and(top_p > 0, top_p <= 1), "above 0 and at most 1"),
+        "top_k": (inputs["top_k"] >= 0, "at least 0"),
+        "max_new_tokens": (inputs["max_new_tokens"] >= 0, "at least 0"),
+    }
+    return [
+        tf.debugging.Assert(tf.reduce_all(fits), [f"{name} must be {words}; got", inputs[name]])
+        for name, (fits, words) in rules.items()
+    ]
+
+
 def _features(
     inputs: dict[str, tf.Tensor], config: Config, batch_size: int
 ) -> dict[str, tf.Tensor]:
     """Inputs of ``generate`` as those of the prediction graph (models/sampling.FEATURES)."""
     tokens = _windows(inputs["tokens"], config, batch_size)
-    with tf.control_dependencies([tokens]):  # whose number of rows is now known to be right
+    # The number of rows is known to be right once tokens are there.
+    with tf.control_dependencies([tokens, *_setting_checks(inputs)]):
         rows, width = tf.unstack(tf.shape(inputs["tokens"]))
 
     def per_row(name: str, filler: object) -> tf.Tensor:

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import re
 import resource
 import shutil
@@ -205,6 +206,14 @@ WRONG = [
     ({"seeds": [1, 2]}, "seeds must have one value, or one per row of tokens; got"),
     ({"lengths": [3, 0, 1]}, "lengths must be at least 1 and at most the width of tokens; got"),
     ({"lengths": [3, 67, 1]}, "lengths must be at least 1 and at most the width of tokens; got"),
+    ({"temperature": [math.nan]}, "temperature must be finite and at least 0; got"),
+    ({"temperature": [0.5, -0.5, 0.5]}, "temperature must be finite and at least 0; got"),
+    ({"temperature": [math.inf]}, "temperature must be finite and at least 0; got"),
+    ({"top_p": [0.0]}, "top_p must be above 0 and at most 1; got"),
+    ({"top_p": [math.nan]}, "top_p must be above 0 and at most 1; got"),
+    ({"top_p": [1.5]}, "top_p must be above 0 and at most 1; got"),
+    ({"top_k": [-1]}, "top_k must be at least 0; got"),
+    ({"max_new_tokens": [-1]}, "max_new_tokens must be at least 0; got"),
 ]
 
 
