@@ -54,6 +54,16 @@ CONDITIONS: tuple[Condition, ...] = (
         shards_optimizer,
         "layout and the size of the mesh axis leave no variable to split",
     ),
+    Condition(
+        ("log_every_steps",),
+        lambda config: config.log_every_steps <= config.train_steps,
+        "train_steps is lower",
+    ),
+    Condition(
+        ("top_k",),
+        lambda config: config.top_k is None or config.top_k < config.n_vocab,
+        "the vocabulary has no more tokens",
+    ),
     Condition(("lr_decay_end",), lambda config: config.lr_decay is not None, "lr_decay is null"),
     Condition(("moe_params",), lambda config: bool(config.moe_layers), "moe_layers is empty"),
     Condition(
@@ -132,6 +142,8 @@ def warnings_of(config: Config, inert: dict[str, str]) -> tuple[str, ...]:
     for check in (
         _dataset_warnings,
         _mixture_warnings,
+        _position_warnings,
+        _microbatch_warnings,
         _layout_warnings,
         _padding_warnings,
         _predict_warnings,
@@ -168,7 +180,14 @@ def _dataset_warnings(config: Config) -> Iterator[str]:
 
 
 def _mixture_warnings(config: Config) -> Iterator[str]:
-    """A threshold that the policy does not read; its default may stand, as in written configs."""
+    """Layers that are named again, and a threshold that the policy does not read.
+
+    Its default may stand, as in written configs.
+    """
+    if len(set(config.moe_layers)) < len(config.moe_layers):
+        yield problem(
+            "moe_layers", "names a layer more than once", config.moe_layers, "name each once"
+        )
     params = config.moe_params
     field = type(params).model_fields["moe_second_threshold_train"]
     policy, threshold = params.moe_second_policy_train, params.moe_second_threshold_train
@@ -178,6 +197,42 @@ def _mixture_warnings(config: Config) -> Iterator[str]:
             f"has no effect, moe_second_policy_train is {policy}",
             threshold,
             "remove it",
+        )
+
+
+def _position_warnings(config: Config) -> Iterator[str]:
+    """Rotary positions, which attention alone could see."""
+    if config.rotary_emb and set(config.attention_layers) == {"none"}:
+        yield problem(
+            "rotary_emb",
+            "leaves the model without positions, no layer has attention",
+            config.rotary_emb,
+            "remove it",
+        )
+
+
+def _microbatch_warnings(config: Config) -> Iterator[str]:
+    """A size of microbatches that does not split the batch, or not as it says."""
+    tokens, rows = config.tokens_per_mb_per_replica, config.train_batch_size // config.batch_pieces
+    # Without rows the mesh is too large, and is judged when it is fitted.
+    if tokens is None or not rows:
+        return
+    size = rows // config.microbatches
+    effective = size * config.n_ctx
+    if config.microbatches == 1:
+        yield problem(
+            "tokens_per_mb_per_replica",
+            f"has no effect, the batch of a replica has {effective} tokens",
+            tokens,
+            "remove it or lower it",
+        )
+    elif tokens != effective:
+        yield problem(
+            "tokens_per_mb_per_replica",
+            f"counts as {effective}, microbatches of {size} of the {rows} sequences of a replica "
+            f"with {config.n_ctx} tokens each",
+            tokens,
+            f"set it to {effective}",
         )
 
 

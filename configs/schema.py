@@ -1,6 +1,6 @@
 """The typed config: every key, and what follows from the keys."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 from pydantic import BaseModel, PrivateAttr, model_validator
@@ -115,6 +115,10 @@ class Config(
         """
         self._warnings = warnings
         self._left_out = left_out
+
+    def keep_warnings(self, lines: Collection[str]) -> None:
+        """Drops the warnings that are not among ``lines``, as they are about another mesh."""
+        self._warnings = tuple(line for line in self._warnings if line in lines)
 
     @property
     def attention_layers(self) -> tuple[str, ...]:

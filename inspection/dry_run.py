@@ -211,10 +211,22 @@ def _sent_text(collectives: Sequence[Collective]) -> str:
     return with_unit(sum(one.sent_bytes for one in collectives), "B")
 
 
+def _split_text(config: Config) -> str:
+    count = config.microbatches
+    if count == 1:
+        return ""
+    rows = config.train_batch_size // config.batch_pieces // count
+    return f", in {count:,} microbatches of {rows:,} x {config.n_ctx} on each replica"
+
+
 def _run_lines(run: DryRun) -> list[str]:
     config, tokens = run.config, run.tokens_per_step
     rows = [
-        ["tokens per step", f"{tokens:,}", f"{config.train_batch_size} x {config.n_ctx}"],
+        [
+            "tokens per step",
+            f"{tokens:,}",
+            f"{config.train_batch_size} x {config.n_ctx}{_split_text(config)}",
+        ],
         ["steps", f"{config.train_steps:,}", ""],
         ["tokens", f"{tokens * config.train_steps:,}", ""],
     ]

@@ -30,6 +30,7 @@ def _fit(config: Config, fitting: Config, why: str) -> MeshFit:
     """``config`` with the mesh of ``fitting``, and with all that the run's flags decided."""
     chosen = config.model_copy(update={"mesh_shape": fitting.mesh_shape})
     new = [text for text in fitting.warnings if text not in config.warnings]
+    chosen.keep_warnings(fitting.warnings)
     return MeshFit(chosen, (why, *new))
 
 

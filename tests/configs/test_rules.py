@@ -443,6 +443,38 @@ def test_a_misspelt_key_is_refused_even_when_it_is_null():
             "z_loss: has no effect, entmax_loss is true (got 0.0001); remove it",
         ),
         (
+            {"tokens_per_mb_per_replica": 14 * 22},
+            "tokens_per_mb_per_replica: has no effect, the batch of a replica has 308 tokens "
+            "(got 308); remove it or lower it",
+        ),
+        (
+            {"tokens_per_mb_per_replica": 14 * 6, "mesh_shape": "x:2"},
+            "tokens_per_mb_per_replica: counts as 14, microbatches of 1 of the 11 sequences of a "
+            "replica with 14 tokens each (got 84); set it to 14",
+        ),
+        (
+            {"tokens_per_mb_per_replica": 13},
+            "tokens_per_mb_per_replica: counts as 14, microbatches of 1 of the 22 sequences of a "
+            "replica with 14 tokens each (got 13); set it to 14",
+        ),
+        (
+            {"log_every_steps": 10**6},
+            "log_every_steps: has no effect, train_steps is lower (got 1000000); remove it",
+        ),
+        (
+            {"top_k": 105},
+            "top_k: has no effect, the vocabulary has no more tokens (got 105); remove it",
+        ),
+        (
+            {"moe_layers": [1, 1]},
+            "moe_layers: names a layer more than once (got [1, 1]); name each once",
+        ),
+        (
+            {"rotary_emb": True, "attention_types": [[["none"], 3]]},
+            "rotary_emb: leaves the model without positions, no layer has attention (got true); "
+            "remove it",
+        ),
+        (
             {"lr_decay_end": 9},
             "lr_decay_end: has no effect, lr_decay is null (got 9); remove it",
         ),
@@ -488,6 +520,16 @@ def test_a_misspelt_key_is_refused_even_when_it_is_null():
 )
 def test_warnings(changes, expected):
     assert warnings(**changes) == [expected]
+
+
+def test_microbatches_that_are_what_they_say_are_not_talked_about():
+    assert warnings(tokens_per_mb_per_replica=14 * 11) == []
+
+
+def test_only_dimensions_that_can_be_split_are_offered():
+    (found,) = problems(layout="zzz:x")
+    assert "choose one of batch, sequence, memory_length, embd, heads, vocab," in found
+    assert "features_per_head" not in found
 
 
 def test_a_layout_with_every_dimension_on_its_own_axis_is_accepted():

@@ -41,7 +41,9 @@ def test_a_report_of_a_large_model_is_a_page():
     assert "Parameters: 12,852,807,680 in 524 variables, 404,291,840 per processor" in text
     assert "mesh x:8,y:8,z:4 = 256 processors" in text
     assert "adam_m, adam_v" in text
-    assert re.search(r"tokens per step +2,097,152  1024 x 2048", text)
+    assert re.search(
+        r"tokens per step +2,097,152  1024 x 2048, in 64 microbatches of 2 x 2048 on", text
+    )
     assert re.search(r"forward and backward +108\.\d\d GFLOP  per token, 1\.41\d x 6N", text)
 
 
@@ -70,6 +72,7 @@ def test_a_report_of_one_processor():
     text = dry_run_report(load_config("tiny", [*sizes, "mesh_shape=x:1", "layout=batch:x"]))
     assert "mesh x:1 = 1 processor, layout batch:x" in text
     assert "on the host" not in text
+    assert "microbatches" not in text
     assert "Communication of one step: none" in text
     assert re.search(r"weights +28\.96 MB", text)
     assert re.search(r"optimizer slots +57\.93 MB", text)

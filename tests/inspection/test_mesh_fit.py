@@ -125,6 +125,18 @@ def test_a_key_that_loses_its_effect_is_named(predicted):
     assert warning.startswith("optimizer_shard_axis: has no effect")
 
 
+def test_a_warning_about_the_old_mesh_goes_with_it():
+    config = parse_config(
+        make_config().to_json_dict()
+        | {"mesh_shape": "x:2", "train_batch_size": 8, "eval_batch_size": 8, "predict_steps": 1}
+    )
+    assert [line.partition(":")[0] for line in config.warnings] == ["predict_batch_size"]
+    fit = fit_mesh(config, 1)
+    assert fit.config.warnings == ()
+    assert len(fit.notices) == 1
+    assert config.warnings
+
+
 def test_no_mesh_fits():
     config = make_config(layout="batch:x,heads:y", **TWO_AXES)
     with pytest.raises(ValueError) as caught:
