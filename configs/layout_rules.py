@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from configs.errors import choose_from, problem
-from configs.names import DIMENSION_NAMES, MODEL_TENSORS, MODEL_WEIGHTS
+from configs.names import DIMENSION_NAMES, LAYOUT_DIMENSIONS, MODEL_TENSORS, MODEL_WEIGHTS
 from configs.schema import Config
 
 _FEED_FORWARD_FACTOR = 4
@@ -26,7 +26,7 @@ def dimensions_are_known(config: Config) -> Iterator[str]:
     seen: set[str] = set()
     for dim, axis in config.layout_rules:
         if dim not in DIMENSION_NAMES:
-            remedy = choose_from(dim, DIMENSION_NAMES)
+            remedy = choose_from(dim, LAYOUT_DIMENSIONS)
             yield problem("layout", "names an unknown dimension", f"{dim}:{axis}", remedy)
         elif dim in seen:
             yield problem(

@@ -14,6 +14,11 @@ DIMENSION_NAMES: tuple[str, ...] = (
     "experts",
 )
 
+# A kernel needs whole heads.
+LAYOUT_DIMENSIONS: tuple[str, ...] = tuple(
+    name for name in DIMENSION_NAMES if name != "features_per_head"
+)
+
 ATTENTION_TYPES: tuple[str, ...] = ("global", "local", "linear", "none")
 
 ACTIVATIONS: tuple[str, ...] = (

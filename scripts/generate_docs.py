@@ -28,10 +28,10 @@ from configs.mixture_keys import MixtureKeys  # noqa: E402
 from configs.names import (  # noqa: E402
     ACTIVATIONS,
     ATTENTION_TYPES,
-    DIMENSION_NAMES,
     DOCUMENT_MODE_ALIASES,
     DOCUMENT_MODES,
     KEY_ALIASES,
+    LAYOUT_DIMENSIONS,
 )
 from configs.schema import SECTIONS, Config  # noqa: E402
 from configs.support import UNBUILT_FEATURES  # noqa: E402
@@ -165,7 +165,7 @@ def config_reference() -> str:
         title = (model.__doc__ or "").strip().splitlines()[0].rstrip(".")
         lines += ["", f"## {title}", "", *_section_table(model)]
     vocabularies = {
-        "Dimensions that `layout` may split": DIMENSION_NAMES,
+        "Dimensions that `layout` may split": LAYOUT_DIMENSIONS,
         "Attention types": ATTENTION_TYPES,
         "Modes of a dataset under `generic_text`": (*DOCUMENT_MODES, *DOCUMENT_MODE_ALIASES),
         "Activations": ACTIVATIONS,
