@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 from commands.shared import DEFAULT_RUN_ID, placement_of, prompt_of, trained_checkpoint
 from configs.schema import Config
@@ -76,9 +77,11 @@ def predict(config: Config, arguments: argparse.Namespace) -> str:
 
 def export(config: Config, arguments: argparse.Namespace) -> str:
     """Writes the newest checkpoint as a SavedModel; returns its folder."""
+    from utils.early_checks import check_output_folder
     from utils.run_folder import check_trained
 
     check_trained(config)
+    check_output_folder(arguments.out, os.path.join(config.model_path, "export"))
 
     from serving.export import export_model
 

@@ -78,7 +78,7 @@ def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str]
     """
     from utils.cluster import lead
     from utils.devices import place_training
-    from utils.files import is_remote
+    from utils.files import check_model_path, is_remote
     from utils.run_lock import TrainingLock
 
     if arguments.prompt is not None and not config.predict_steps:
@@ -102,6 +102,7 @@ def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str]
         # It refuses a mesh before slow imports.
         fit = place_training(config, arguments.gpu_ids, cluster, arguments.tpu)
         if remote:  # only now, since it takes TensorFlow and a network
+            check_model_path(config.model_path)
             _check_run_folder(config, arguments)
         with lead(cluster, arguments.gpu_ids, config.model_path, give_up) as leader:
             _train(config, arguments, prompt, fit, leader)

@@ -9,7 +9,7 @@ from typing import Optional
 
 from configs.errors import shown
 from configs.schema import Config
-from utils.files import is_remote
+from utils.files import is_remote, missing_folders
 
 _RUN_ID = re.compile(r"[^/\x00-\x1f\x7f]{1,100}")
 _PATTERN = re.compile(r"[*?\[\\]")
@@ -45,10 +45,54 @@ def check_output_file(path: Optional[str]) -> None:
             f"--out must name a file; got {f'the folder {path}' if path else 'an empty name'}. "
             "Add the name of a file."
         )
-    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+    if not _can_be_written(path):
         raise ValueError(
             f"--out must be a file that can be written; got {path}. Change its permissions, or "
             "name another file."
+        )
+
+
+def _can_be_written(path: str) -> bool:
+    """Tries it where there is no file, since permissions do not tell of every file system."""
+    if os.path.exists(path):
+        return os.access(path, os.W_OK)
+    try:
+        with open(path, "xb"):
+            pass
+        os.remove(path)
+    except OSError:
+        return False
+    return True
+
+
+def check_output_folder(path: Optional[str], default: str) -> None:
+    """Refuses a folder that could not be made or written, and leaves nothing behind.
+
+    Args:
+        path: of ``--out``; None without the flag.
+        default: the folder that is taken then, within model_path.
+
+    Raises:
+        ValueError: that.
+    """
+    folder = path or default
+    if is_remote(folder):
+        return
+    made = missing_folders(folder)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        writable, why = os.access(folder, os.W_OK), "permission denied"
+    except FileExistsError:
+        return  # a file: the export says so
+    except OSError as error:
+        writable, why = False, str(error.strerror).lower()
+    for name in filter(os.path.isdir, made):
+        os.rmdir(name)
+    if not writable:
+        subject = "--out" if path else "model_path"
+        raise ValueError(
+            f"{subject} must be a folder that can be made and written; got {folder} ({why}). "
+            "Change its permissions, or name another folder with --out."
         )
 
 

@@ -103,12 +103,36 @@ def remove(path: str) -> None:
         os.remove(path)
 
 
+def missing_folders(path: str) -> list[str]:
+    """Folders that have to be made for a local path, the innermost first."""
+    missing = []
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
+def _check_reached(model_path: str) -> None:
+    try:
+        with _remote_errors():
+            exists(model_path)
+    except OSError as error:
+        raise ValueError(
+            f"model_path must be in a file system that can be reached; got {model_path} "
+            f"({str(error).rstrip('.')}). Look at the network, the bucket and its credentials, or "
+            "name a local folder."
+        ) from error
+
+
 def check_model_path(model_path: str) -> None:
     """Refuses a path where no folder can be.
 
     Raises:
-        ValueError: it, or a part of it, is a file.
+        ValueError: it, or a part of it, is a file, or its file system cannot be reached.
     """
+    if is_remote(model_path):
+        _check_reached(model_path)
     path = model_path
     while path and not exists(path):
         path = os.path.dirname(path)

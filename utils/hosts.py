@@ -159,6 +159,8 @@ def _outcome(call: Any) -> Union[Status, NoAnswer]:
     code = error.code()
     gone = code is not grpc.StatusCode.DEADLINE_EXCEEDED
     text = str(error.details()).rsplit(": ", 1)[-1].lower() if gone else "no answer"
+    if "[" not in text:  # the list of all attempts, whose last one this is, ends with a bracket
+        text = text.removesuffix("]")
     return NoAnswer(gone, text)
 
 

@@ -9,7 +9,7 @@ import os
 import socket
 from typing import Any, Optional
 
-from utils.files import check_model_path, is_remote
+from utils.files import check_model_path, is_remote, missing_folders
 
 LOGGER = logging.getLogger(__name__)
 LOCK_FILE = "training.lock"
@@ -40,14 +40,13 @@ class TrainingLock:
         """
         if not is_remote(self._model_path):
             check_model_path(self._model_path)
-            self._made = _missing_folders(self._model_path)
+            self._made = missing_folders(self._model_path)
             self._descriptor = self._acquire()
         return self
 
     def _acquire(self) -> Optional[int]:
         while True:
-            os.makedirs(self._model_path, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -73,6 +72,17 @@ class TrainingLock:
                 return descriptor
             os.close(descriptor)  # removed by the process that held it before
 
+    def _open(self) -> int:
+        try:
+            os.makedirs(self._model_path, exist_ok=True)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ValueError(
+                f"model_path must be a folder that can be made and written; got "
+                f"{self._model_path} ({error.strerror}). Change its permissions, or name another "
+                "folder."
+            ) from error
+
     def __exit__(self, *unused: Any) -> None:
         """Gives the lock back."""
         if self._descriptor is None:
@@ -85,16 +95,6 @@ class TrainingLock:
                 if os.listdir(folder):
                     break
                 os.rmdir(folder)
-
-
-def _missing_folders(path: str) -> list[str]:
-    """Folders that have to be made for ``path``, the innermost first."""
-    missing = []
-    path = os.path.abspath(path)
-    while not os.path.exists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    return missing
 
 
 def _is_at(descriptor: int, path: str) -> bool:

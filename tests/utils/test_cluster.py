@@ -5,7 +5,9 @@ import json
 import re
 import socket
 import time
+from types import SimpleNamespace
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,7 +25,7 @@ from utils.cluster import (
 from utils.cluster_roles import Chief, _Guard
 from utils.cluster_watch import GONE_SECONDS, HostWatch
 from utils.devices import place_training
-from utils.hosts import ClusterError, Lines, Mailbox, NoAnswer, Status, post, start_server
+from utils.hosts import ClusterError, Lines, Mailbox, NoAnswer, Status, _outcome, post, start_server
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 from utils.training_run import make_estimator
@@ -231,6 +233,23 @@ def test_all_that_names_no_host_is_on_the_chief(tmp_path):
 # ---- waiting and losing ------------------------------------------------------------------------
 
 HOSTS = (Host("worker", 1, "b:1"), Host("worker", 2, "c:1"))
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        ("failed to connect to all addresses; last error: x: Domain name not found]", "not found"),
+        ("last error: UNKNOWN: ipv4:1.2.3.4:5: Connection refused", "refused"),
+        ("last error: x: no route to [::1]", "no route to [::1]"),
+    ],
+)
+def test_a_reason_has_no_stray_bracket(details, text):
+    error = SimpleNamespace(code=lambda: grpc.StatusCode.UNAVAILABLE, details=lambda: details)
+    answer = _outcome(SimpleNamespace(exception=lambda: error))
+    assert answer.gone
+    assert answer.text.endswith(text)
+
+
 REFUSED, SILENT = NoAnswer(True, "connection refused"), NoAnswer(False, "no answer")
 
 

@@ -5,7 +5,12 @@ import os
 import pytest
 
 from tests.support import make_config
-from utils.early_checks import check_evaluation_files, check_output_file, check_run_id
+from utils.early_checks import (
+    check_evaluation_files,
+    check_output_file,
+    check_output_folder,
+    check_run_id,
+)
 
 
 @pytest.mark.parametrize("run_id", [None, "7", "run 7", "2024-01-31_é", "..", "x" * 100])
@@ -38,6 +43,31 @@ def test_output_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *unused: False)
     with pytest.raises(ValueError, match=r"must be a file that can be written; got old\.txt"):
         check_output_file("old.txt")
+
+
+def test_an_output_that_cannot_be_made_is_refused_whatever_permissions_say(tmp_path):
+    with pytest.raises(ValueError, match="--out must be a file that can be written; got /proc/no"):
+        check_output_file("/proc/none")
+    check_output_file(str(tmp_path / "new.txt"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_folder_is_tried_and_leaves_nothing(tmp_path, monkeypatch):
+    for path, subject in (("/proc/none", "--out"), (None, "model_path")):
+        with pytest.raises(ValueError) as caught:
+            check_output_folder(path, "/proc/none")
+        assert str(caught.value) == (
+            f"{subject} must be a folder that can be made and written; got /proc/none (no such "
+            "file or directory). Change its permissions, or name another folder with --out."
+        )
+    (tmp_path / "old").mkdir()
+    check_output_folder(str(tmp_path / "old" / "new" / "newer"), "unused")
+    assert os.listdir(tmp_path / "old") == []
+    check_output_folder(str(tmp_path / "old"), "unused")
+    assert os.listdir(tmp_path) == ["old"]
+    monkeypatch.setattr(os, "access", lambda *unused: False)
+    with pytest.raises(ValueError, match=r"old \(permission denied\)"):
+        check_output_folder(str(tmp_path / "old"), "unused")
 
 
 def config_of(*globs):

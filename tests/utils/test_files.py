@@ -3,8 +3,9 @@
 import os
 
 import pytest
+import tensorflow as tf
 
-from utils.files import read_bytes, write_atomically
+from utils.files import check_model_path, read_bytes, write_atomically
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -40,3 +41,17 @@ def test_a_folder_that_cannot_be_made(tmp_path, scheme):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError):
         write_atomically(f"{scheme}{tmp_path}/file/new", b"")
+
+
+def test_a_file_system_out_of_reach_is_told_with_the_key(monkeypatch):
+    def fail(path):
+        raise tf.errors.AbortedError(None, None, "Could not resolve host.\n\t [[node]]")
+
+    monkeypatch.setattr(tf.io.gfile, "exists", fail)
+    with pytest.raises(ValueError) as caught:
+        check_model_path("gs://bucket/run")
+    assert str(caught.value) == (
+        "model_path must be in a file system that can be reached; got gs://bucket/run (Could not "
+        "resolve host). Look at the network, the bucket and its credentials, or name a local "
+        "folder."
+    )

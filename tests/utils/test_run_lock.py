@@ -35,6 +35,15 @@ def test_nothing_is_left(tmp_path):
     assert list(folder.iterdir()) == []  # it was there before
 
 
+def test_a_folder_that_cannot_be_made_is_named():
+    with pytest.raises(ValueError) as caught:
+        TrainingLock("/proc/none/run").__enter__()
+    assert str(caught.value) == (
+        "model_path must be a folder that can be made and written; got /proc/none/run (No such "
+        "file or directory). Change its permissions, or name another folder."
+    )
+
+
 def test_a_folder_with_a_run_in_it_stays(tmp_path):
     folder = tmp_path / "run"
     with TrainingLock(str(folder)):
