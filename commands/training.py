@@ -78,6 +78,7 @@ def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str]
     """
     from utils.cluster import lead
     from utils.devices import place_training
+    from utils.early_checks import check_weights_fit
     from utils.files import check_model_path, is_remote
     from utils.run_lock import TrainingLock
 
@@ -94,6 +95,9 @@ def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str]
 
         serve(cluster, arguments.gpu_ids)
         return
+    on_gpus = any(":GPU:" in device.upper() for device in arguments.gpu_ids)
+    if not (cluster or arguments.tpu or on_gpus):
+        check_weights_fit(config)
     remote = is_remote(config.model_path)
     with TrainingLock(config.model_path):
         if not remote:

@@ -11,6 +11,7 @@ from configs.errors import shown
 from configs.schema import Config
 from utils.files import is_remote, missing_folders
 
+_WEIGHT_BYTES = 4  # float32, whatever the precision of activations
 _RUN_ID = re.compile(r"[^/\x00-\x1f\x7f]{1,100}")
 _PATTERN = re.compile(r"[*?\[\\]")
 _READ_DIFFERENTLY = re.compile(r"[\[\\]")  # by TensorFlow's globs and by fnmatch
@@ -93,6 +94,28 @@ def check_output_folder(path: Optional[str], default: str) -> None:
         raise ValueError(
             f"{subject} must be a folder that can be made and written; got {folder} ({why}). "
             "Change its permissions, or name another folder with --out."
+        )
+
+
+def check_weights_fit(config: Config) -> None:
+    """Refuses a model whose weights alone are larger than the memory of this machine.
+
+    Counted are the matrices that every such model has, so that no model is refused that fits.
+
+    Raises:
+        ValueError: that.
+    """
+    square = config.n_embd**2
+    attention = 4 * square * sum(kind != "none" for kind in config.attention_layers)
+    feed_forward = 8 * square * (config.n_layer - len(set(config.moe_layers)))
+    need = _WEIGHT_BYTES * (config.n_vocab * config.n_embd + attention + feed_forward)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if need > there:
+        raise ValueError(
+            "the weights of a model must fit into the memory of the machine; got at least "
+            f"{need / 1e9:,.1f} GB with n_embd {config.n_embd}, n_layer {config.n_layer} and "
+            f"n_vocab {config.n_vocab}, and {there / 1e9:,.1f} GB of memory. Lower them, or run "
+            "on several machines; --dry_run tells what a job needs."
         )
 
 

@@ -4,12 +4,14 @@ import os
 
 import pytest
 
+from inspection.measure import measure
 from tests.support import make_config
 from utils.early_checks import (
     check_evaluation_files,
     check_output_file,
     check_output_folder,
     check_run_id,
+    check_weights_fit,
 )
 
 
@@ -68,6 +70,36 @@ def test_an_output_folder_is_tried_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *unused: False)
     with pytest.raises(ValueError, match=r"old \(permission denied\)"):
         check_output_folder(str(tmp_path / "old"), "unused")
+
+
+def test_weights_beyond_the_memory_of_the_machine_are_refused(monkeypatch):
+    pages = {"SC_PAGE_SIZE": 1000, "SC_PHYS_PAGES": 8_000_000}
+    monkeypatch.setattr(os, "sysconf", pages.get)
+    config = make_config()
+    check_weights_fit(config)
+    with pytest.raises(ValueError) as caught:
+        check_weights_fit(config.model_copy(update={"n_embd": 2**20, "n_vocab": 64}))
+    assert str(caught.value).endswith(
+        ", and 8.0 GB of memory. Lower them, or run on several machines; --dry_run tells what a "
+        "job needs."
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"attention_types": [[["none"], 2]]}, {"moe_layers": [1]}, {"rotary_emb": True}],
+)
+def test_no_more_weights_are_counted_than_there_are(monkeypatch, changes):
+    """At exactly as much memory as the dry run says that they need."""
+    sizes = {"n_layer": 2, "attention_types": [[["global"], 2]], "n_embd": 30, "n_head": 5}
+    config = make_config(**sizes | changes)
+    pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 4 * measure(config).parameters}
+    monkeypatch.setattr(os, "sysconf", pages.get)
+    check_weights_fit(config)
+    if not changes:  # and nearly all of them
+        pages["SC_PHYS_PAGES"] = int(0.9 * pages["SC_PHYS_PAGES"])
+        with pytest.raises(ValueError, match="must fit into the memory"):
+            check_weights_fit(config)
 
 
 def config_of(*globs):
