@@ -286,6 +286,27 @@ def test_goes_on_from_every_state_to_the_same_bytes(folder, tmp_path, monkeypatc
         assert not (snapshot / ".set.unfinished").exists()
 
 
+def test_what_was_read_is_removed_only_when_no_state_speaks_of_it(folder, tmp_path, monkeypatch):
+    """However seldom states are written, one is at the end of each stage."""
+    options = [*CHUNKS, "--repack_epochs", "2"]
+    make(folder, tmp_path / "whole", *options)
+    remove = token_store.TokenStore.remove
+
+    def stop(self):
+        remove(self)
+        if self._depth == 0:
+            raise KeyboardInterrupt
+
+    argv = arguments(folder, tmp_path / "out", *options)
+    stops = 0
+    with monkeypatch.context() as patches:
+        patches.setattr(token_store.TokenStore, "remove", stop)
+        while main([*argv, "--resume"]) == 130:
+            stops += 1
+    assert stops == 4  # documents and sequences of two epochs
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
 @pytest.fixture
 def interrupted(folder, tmp_path, monkeypatch):
     """Work that was stopped by Ctrl-C after its second state, on files of its own."""

@@ -58,6 +58,7 @@ def test_characters_that_the_library_classes_otherwise_are_left_to_it():
     encoder._different.clear()
     assert [ids.tolist() for ids in encoder.encode(["né 1"])] == [backend.encode("né 1").ids]
     assert encoder._different == {"é"}
+    assert encoder._unicode_pattern("né") is None
 
 
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch):
