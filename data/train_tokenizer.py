@@ -25,7 +25,13 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(_ROOT))
 
 from data.bpe_training import SPECIAL_TOKENS, smallest_size, train_bpe  # noqa: E402
-from data.documents import ACCEPTED_SUFFIXES, find_files, read_documents  # noqa: E402
+from data.documents import (  # noqa: E402
+    DEFAULT_TEXT_KEY,
+    BadDocument,
+    find_files,
+    read_keyed_documents,
+)
+from data.formats import ACCEPTED_SUFFIXES  # noqa: E402
 from data.tokenizers import Tokenizer  # noqa: E402
 from utils.files import exists, is_remote, write_atomically  # noqa: E402
 
@@ -35,6 +41,7 @@ FILE_NAME = "byte-level-bpe.tokenizer.json"
 DEFAULT_VOCAB_SIZE = 50257  # GPT-2's
 _SPLIT = 128  # what n_vocab is to be a multiple of, so that common layouts can split it
 _SECONDS_BETWEEN_LINES = 30
+_BAD_SHOWN = 10
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,14 +58,17 @@ class TextRead:
     Attributes:
         documents: documents, the last perhaps in part.
         text_bytes: of their text in UTF-8.
+        skipped: documents that could not be read.
     """
 
     documents: int = 0
     text_bytes: int = 0
+    skipped: int = 0
 
     def __str__(self) -> str:
-        """Both numbers, for people."""
-        return f"{self.documents:,} documents, {self.text_bytes:,} bytes of text"
+        """The numbers, for people."""
+        skipped = f", {self.skipped:,} bad documents skipped" if self.skipped else ""
+        return f"{self.documents:,} documents, {self.text_bytes:,} bytes of text{skipped}"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -89,6 +99,19 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="EXT",
         help="read only files with this ending, such as txt or jsonl.zst; files with an ending "
         "that is no format are read as text, such as py (default: all accepted formats)",
+    )
+    parser.add_argument(
+        "--text_key",
+        default=DEFAULT_TEXT_KEY,
+        metavar="KEY",
+        help="key of the text in JSON; objects without it may have prompt and completion "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--skip_bad",
+        action="store_true",
+        help="leave out documents that cannot be read, count them and name the first "
+        "(default: off, the first one is an error)",
     )
     parser.add_argument(
         "--vocab_size",
@@ -175,7 +198,7 @@ def make_tokenizer(options: argparse.Namespace) -> tuple[str, Tokenizer, TextRea
     path = _output_path(options)
     files = _input_files(options)
     read = TextRead()
-    texts = _limited(_documents_of(files), options.max_bytes, read)
+    texts = _limited(_texts_of(files, options, read), options.max_bytes, read)
     backend = train_bpe(texts, options.vocab_size, options.min_frequency, options.special_token)
     if not read.text_bytes:
         raise ValueError(
@@ -230,7 +253,7 @@ def _input_files(options: argparse.Namespace) -> list[str]:
     return files
 
 
-def _documents_of(files: Sequence[str]) -> Iterator[str]:
+def _texts_of(files: Sequence[str], options: argparse.Namespace, read: TextRead) -> Iterator[str]:
     """Reads all documents; on a terminal a bar shows how much of the files is done."""
     from tqdm import tqdm
 
@@ -238,10 +261,26 @@ def _documents_of(files: Sequence[str]) -> Iterator[str]:
     # None: no bar where stderr is no terminal.
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, disable=None) as bar:
         for file, size in zip(files, sizes):
-            for text in read_documents([file]):
-                bar.set_postfix_str(os.path.basename(file), refresh=False)
-                yield text
+            bar.set_postfix_str(os.path.basename(file), refresh=False)
+            for document in read_keyed_documents([file], options.text_key):
+                if isinstance(document, BadDocument):
+                    _skip(document, options, read)
+                    continue
+                read.documents += 1
+                if document.prompt is not None:  # its tokens never join with the completion's
+                    yield document.prompt
+                yield document.text
             bar.update(size)
+
+
+def _skip(document: BadDocument, options: argparse.Namespace, read: TextRead) -> None:
+    if not options.skip_bad:
+        raise document.error()
+    if read.skipped < _BAD_SHOWN:
+        _log.warning("skipped: %s", document)
+    elif read.skipped == _BAD_SHOWN:
+        _log.warning("more bad documents are counted, not named")
+    read.skipped += 1
 
 
 def _limited(texts: Iterable[str], max_bytes: int | None, read: TextRead) -> Iterator[str]:
@@ -252,7 +291,6 @@ def _limited(texts: Iterable[str], max_bytes: int | None, read: TextRead) -> Ite
         if max_bytes is not None and read.text_bytes + len(encoded) > max_bytes:
             encoded = encoded[: max_bytes - read.text_bytes]
             text = encoded.decode(errors="ignore")  # without the half character at the end
-        read.documents += 1
         read.text_bytes += len(encoded)
         yield text
         if time.monotonic() - said > _SECONDS_BETWEEN_LINES:

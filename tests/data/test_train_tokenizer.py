@@ -137,6 +137,34 @@ def test_files_of_no_format_are_text(corpus, tmp_path):
     assert len(tokenizer.encode(" lambda")) == 1
 
 
+def test_the_key_of_the_text(tmp_path):
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"body": "zzzz zzzz zzzz", "text": "no"}\n')
+    assert len(run(file, tmp_path, "--text_key", "body").encode(" zzzz")) == 1
+
+
+def test_prompts_and_completions_are_texts_of_their_own(tmp_path, capsys):
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"prompt": "zz", "completion": "zz"}\n' * 3)
+    tokenizer = run(file, tmp_path)
+    assert tokenizer.size == 259  # zz, and no zzzz
+    assert "text: 3 documents, 12 bytes" in capsys.readouterr().out
+
+
+def test_bad_documents_are_named_or_skipped(tmp_path, capsys, caplog):
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"text": "zz zz zz"}\n' + "damaged\n" * 15 + '{"text": "yy yy yy"}\n')
+    assert f"{file} (line 2: " in refused(capsys, file, tmp_path / "out")
+    tokenizer = run(file, tmp_path / "out", "--skip_bad")
+    assert len(tokenizer.encode(" yy")) == 1
+    output = capsys.readouterr().out
+    assert "text: 2 documents, 16 bytes of text, 15 bad documents skipped" in output
+    *named, last = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(named) == 10
+    assert named[-1].startswith(f"skipped: {file} (line 11: ")
+    assert last == "more bad documents are counted, not named"
+
+
 def test_more_special_tokens(corpus, tmp_path):
     more = ["--special_token", "<|user|>", "--special_token", "<|padding|>"]
     tokenizer = run(corpus, tmp_path, *more)
