@@ -234,7 +234,7 @@ def _check_counts(source: Source) -> None:
         counted += count
 
 
-def _mask_problem(masked_in: Optional[str], config: Config) -> Optional[str]:
+def mask_problem(masked_in: Optional[str], config: Config) -> Optional[str]:
     """Says what is wrong with a loss mask, found somewhere, if the config draws its own labels."""
     if masked_in is None or config.causal:
         return None
@@ -248,7 +248,7 @@ def _check_manifests(source: Source, check: ManifestCheck, config: Config) -> No
     findings = check.look(source.id, source.files, source.mode)
     _refuse(next(iter(findings.problems), None))
     masked = next((item.path for item in findings.found if item.manifest.loss_mask), None)
-    _refuse(_mask_problem(masked and f"those that {masked} lists", config))
+    _refuse(mask_problem(masked and f"those that {masked} lists", config))
     for warning in findings.warnings:
         LOGGER.warning("%s", warning)
 
@@ -263,7 +263,7 @@ def _check_source(source: Source, config: Config) -> None:
         raise ValueError(wrong_count(path, "0"))
     ids, mask = record
     first = [(path, ids)]
-    _refuse(_mask_problem(None if mask is None else f"record 1 of {path}", config))
+    _refuse(mask_problem(None if mask is None else f"record 1 of {path}", config))
     if source.mode == CHUNKS:
         _refuse(chunk_problem(first, source, config))
     _refuse(id_problem(first, source, config))

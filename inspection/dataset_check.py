@@ -28,6 +28,7 @@ from data.sources import (
     chunk_problem,
     find_source,
     id_problem,
+    mask_problem,
     shortest_document,
     size_problem,
     stitch_problem,
@@ -151,7 +152,12 @@ def _content(
         lines.append(f"ids        {low} to {high}; n_vocab {config.n_vocab:,}")
     lines += _labels_line(records)
     unmasked = [(path, ids) for path, ids, _ in records]
-    found = (_length_problem(unmasked, source, config), id_problem(unmasked, source, config))
+    masked_in = next((path for path, _, mask in records if mask is not None), None)
+    found = (
+        mask_problem(masked_in, config),
+        _length_problem(unmasked, source, config),
+        id_problem(unmasked, source, config),
+    )
     problems = [problem for problem in found if problem is not None]
     try:
         tokenizer = _tokenizer(tokenizer_of)

@@ -92,6 +92,9 @@ def test_parts_without_labels_are_marked(data, tmp_path):
     assert f"sample 1   ⟨{'word' * 29}⟩wordword" in report
     assert "labels     77.5% of the ids count; 1 of 1 records have a loss_mask" in report
     assert "⟨…⟩ no labels" in report
+    layers = 'attention_types=[[["global"],4]]'
+    [problem] = problems(config_of(data, "mlm_training=true", "mlm_mask_id=5", layers))
+    assert problem.startswith("records must have no loss_mask with mlm_training; got one in ")
 
 
 def test_records_with_a_manifest(data):
