@@ -401,6 +401,24 @@ def test_skipping_is_not_given_up_on_the_way(folder, tmp_path, capsys, monkeypat
     assert "61 read = 60 kept + 1 dropped" in capsys.readouterr().out
 
 
+def test_records_may_go_to_another_file_system(folder, tmp_path, monkeypatch):
+    """Unfinished work stays here, in the folder for temporary files."""
+    monkeypatch.setattr(progress.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(progress, "SAVE_SECONDS", 0.0)
+    options = [*CHUNKS, "--seed", "1"]
+    remote = f"ram://{tmp_path.name}/out"
+    with monkeypatch.context() as patches:
+        interrupt_at(patches, 12)
+        assert main(arguments(folder, remote, *options)) == 130
+    [work] = tmp_path.iterdir()
+    assert (work / "state.json").exists()
+    assert make(folder, remote, *options, "--resume") == make(folder, tmp_path / "out", *options)
+    assert read_manifest(manifest_path(remote, "set")) == read_manifest(
+        manifest_path(str(tmp_path / "out"), "set")
+    )
+    assert not work.exists()
+
+
 def test_one_process_at_a_time(interrupted, capsys):
     other = progress.Work(str(interrupted / "out" / ".set.unfinished"))
     other._take()
