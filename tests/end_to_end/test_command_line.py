@@ -87,10 +87,10 @@ def test_print_config_needs_no_tensorflow_and_loads_again(workshop):
 # ---- refusals ----------------------------------------------------------------------------------
 
 
-def test_a_tpu_that_cannot_be_reached_is_refused(workshop, program, monkeypatch):
+def test_a_tpu_that_cannot_reach_the_run_is_refused(workshop, program, monkeypatch):
     monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
     message = one_line(program("--model", workshop.config("some"), "--tpu", "colab"))
-    assert message.startswith("--tpu colab must find the variable COLAB_TPU_ADDR; got none. ")
+    assert message.startswith("model_path must be in a bucket that the TPU's hosts reach; got ")
     assert not list(workshop.run_folder("some").glob("*"))
 
 
