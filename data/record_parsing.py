@@ -18,6 +18,8 @@ from data.records import FEATURE, MASK_FEATURE
 Part = Union[str, tf.Tensor]
 
 _FEATURES = {name: tf.io.RaggedFeature(tf.int64) for name in (FEATURE, MASK_FEATURE)}
+_START_BYTES = 16  # enough for three tags and two lengths
+_FIRST_FIELD = 0x0A  # tag of field 1, length-delimited
 
 
 def record_names(paths: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
@@ -109,6 +111,37 @@ def _check_masks(
     return checks
 
 
+def _are_examples(serialized: tf.Tensor) -> tf.Tensor:
+    """Whether records [records] begin as a tf.train.Example does, [records] bool.
+
+    That is with Example.features, Features.feature and the key of the first of these, each but the
+    last followed by its length, a varint. TensorFlow's parser asks for the same order.
+    """
+    start = tf.io.decode_raw(serialized, tf.uint8, fixed_length=_START_BYTES)
+    in_varint = tf.range(_START_BYTES) > 0
+    tagged = tf.equal(start[:, 0], _FIRST_FIELD)
+    ended = tf.equal(tf.strings.length(serialized), 0)
+    for _ in range(2):
+        after = tf.argmax(in_varint & (start < 128), 1, tf.int32) + 1
+        ended |= tagged & tf.equal(tf.strings.length(serialized), after)
+        tagged &= tf.equal(tf.gather(start, after, axis=1, batch_dims=1), _FIRST_FIELD)
+        in_varint = tf.range(_START_BYTES) > after[:, tf.newaxis]
+    return ended | tagged
+
+
+def _check_examples(serialized: tf.Tensor, names: tf.Tensor) -> tf.Operation:
+    """Refuses other records, since the error of the parser holds their bytes and not their name."""
+
+    def message(row: tf.Tensor) -> Sequence[Part]:
+        return (
+            "records must be tf.train.Examples; got something else in ",
+            tf.gather(names, row),
+            ". Make the records with data/create_tfrecords.py.",
+        )
+
+    return _refuse_where(~_are_examples(serialized), message)
+
+
 def parse_records(
     serialized: tf.Tensor, names: tf.Tensor, dataset: str, config: Config
 ) -> tf.RaggedTensor:
@@ -123,7 +156,8 @@ def parse_records(
     Returns:
         Token ids, masked ones as their complement, [records, (length)] int32.
     """
-    parsed = tf.io.parse_example(serialized, _FEATURES, names)
+    with tf.control_dependencies([_check_examples(serialized, names)]):
+        parsed = tf.io.parse_example(tf.identity(serialized), _FEATURES, names)
     ids, masks = parsed[FEATURE], parsed[MASK_FEATURE]
     checks = [_check_ids(ids, names, dataset, config), *_check_masks(masks, ids, names, config)]
     with tf.control_dependencies(checks):

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from data.records import compression_of, wrong_count
+from data.record_parsing import refuse_unless
+from data.records import compression_of
 from data.sources import Source
 
 _READ_TOGETHER = 64  # records
 
 
+def _readable_records(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    """The records of a file as far as they can be read; that it cannot be opened is an error.
+
+    TensorFlow's error for damage does not say in which file it is, so damage is taken for the end,
+    which comes too early then. A file that cannot be opened would be tried again without end.
+    """
+    opened = tf.data.FixedLengthRecordDataset(path, 1).take(1).filter(lambda _: False)
+    records = tf.data.TFRecordDataset(path, compression)
+    return opened.concatenate(records.ignore_errors(log_warning=True))
+
+
 def _records_of(
-    path: tf.Tensor,
-    compression: tf.Tensor,
-    count: tf.Tensor,
-    skipped: tf.Tensor,
-    message: tf.Tensor,
+    path: tf.Tensor, compression: tf.Tensor, count: tf.Tensor, skipped: tf.Tensor
 ) -> tf.data.Dataset:
     """Batches of one file's records, behind the first ``skipped``; refuses a false ``count``.
 
@@ -23,15 +31,23 @@ def _records_of(
     with other data than a run without a break. Counting on the way costs nothing to speak of and
     covers files of any size and place; those looked at before the run are only the first.
     """
-    records = tf.data.TFRecordDataset(path, compression).skip(skipped)
     # An empty batch marks the end.
     end = tf.data.Dataset.from_tensors(tf.constant([], tf.string))
+    records = _readable_records(path, compression).skip(skipped)
     ended = records.batch(_READ_TOGETHER).concatenate(end)
 
     def step(number: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
         following = number + tf.size(batch, tf.int64)
-        right = tf.where(tf.size(batch) > 0, following <= count, tf.equal(number, count))
-        with tf.control_dependencies([tf.debugging.Assert(right, [message])]):
+        rule = ("record file ", path, " must be whole and hold ", tf.strings.as_string(count))
+        rule = (*rule, " records, as its name says; got ")
+        remedy = ". Make the records again, or correct the number if the file is whole."
+        last = ("none that can be read after record ", tf.strings.as_string(number))
+        is_whole = (tf.size(batch) > 0) | tf.equal(number, count)
+        checks = [
+            refuse_unless(following <= count, *rule, "more", remedy),
+            refuse_unless(is_whole, *rule, *last, remedy),
+        ]
+        with tf.control_dependencies(checks):
             return following, (tf.identity(batch), tf.range(number, following))
 
     return ended.scan(skipped, step)
@@ -46,7 +62,6 @@ def _files_from(source: Source, number: int, skipped: int) -> tf.data.Dataset:
         [compression_of(path) for path in files],
         tf.constant(counts, tf.int64),
         tf.constant(skips, tf.int64),
-        [wrong_count(path, "fewer or more") for path in files],
     )
     indices = tf.range(number, len(source.files), dtype=tf.int64)
 

@@ -19,6 +19,7 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import chain
 from typing import Any
 
@@ -29,8 +30,9 @@ from utils.errors import reason
 FEATURE = "text"
 MASK_FEATURE = "loss_mask"
 SUFFIX = ".tfrecords"
+GZIP_SUFFIX = ".gz"
 
-_COMPRESSIONS = {"": "", ".gz": "GZIP", ".zlib": "ZLIB"}  # by what follows the suffix
+_COMPRESSIONS = {"": "", GZIP_SUFFIX: "GZIP", ".zlib": "ZLIB"}  # by what follows the suffix
 _ENDING = re.escape(SUFFIX) + "(" + "|".join(map(re.escape, _COMPRESSIONS)) + ")"
 _COUNT = re.compile(r"_(\d+)" + _ENDING + r"$")
 _READ_BATCH = 64
@@ -245,7 +247,8 @@ def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[n
         dataset = records.batch(_READ_BATCH).map(function)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
-    with tf.compat.v1.Session(graph=graph) as session:
+    # Not as the default session: a generator that is not read to its end would stay the default.
+    with closing(tf.compat.v1.Session(graph=graph)) as session:
         for path in paths:
             try:
                 fed = {file: path, compression: compression_of(path)}
@@ -254,8 +257,19 @@ def _batches(paths: Iterable[str], function: Callable[[Any], Any]) -> Iterator[n
                     yield session.run(batch)
             except tf.errors.OutOfRangeError:
                 continue
+            except UnicodeDecodeError:  # of the error of a parser, which holds a record's bytes
+                _name_wrong_record(path)
+                raise
             except tf.errors.OpError as error:
+                if isinstance(error, tf.errors.InvalidArgumentError):
+                    _name_wrong_record(path)
                 raise _unreadable(path, reason(error)) from error
+
+
+def _name_wrong_record(path: str) -> None:
+    """Reads a file of which TensorFlow says only that a record is wrong."""
+    for _ in read_labelled_records(path):
+        pass
 
 
 def _example_of(value: bytes, where: str) -> Any:

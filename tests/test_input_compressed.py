@@ -82,7 +82,8 @@ def test_a_false_number_of_a_compressed_file_stops_the_run_there(tmp_path, count
     claimed = file.rename(tmp_path / "tiny" / f"train_1_{count}.tfrecords.gz")
     config = config_for(tmp_path, train_batch_size=1)
     np.testing.assert_array_equal(sequences(config, 0, 4), numbered(4))
-    message = f"record file {claimed} must hold .* got fewer or more instead of {count}"
+    got = "more" if count == 3 else "none that can be read after record 4"
+    message = f"record file {claimed} must be whole and hold {count} records, .* got {got}. Make"
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         sequences(config, 5, 5)
     assert re.match(message, reason(caught.value))

@@ -212,18 +212,19 @@ def test_a_false_number_that_was_not_counted_stops_the_run_at_that_file(
     claimed = renamed(tmp_path, "train", count)
     config = config_of(tmp_path, train_batch_size=1)
     np.testing.assert_array_equal(sequences(config, 0, 4), numbered(4))  # the file before it
-    message = f"record file {claimed} must hold .* got fewer or more instead of {count}"
+    got = "more" if count == 3 else "none that can be read after record 4"
+    message = f"record file {claimed} must be whole and hold {count} records, as its name says; got"
     for start in (0, 5):  # entered at its beginning and in its middle
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             sequences(config, start, 9 - start)
-        assert re.match(message, reason(caught.value))
+        assert reason(caught.value).startswith(f"{message} {got}. Make the records again, or")
 
 
 def test_a_false_number_stops_stitched_documents_too(tmp_path, monkeypatch):
     monkeypatch.setattr("data.sources.RECORDS_COUNTED", 1)
     claimed = renamed(tmp_path, "train", 3)
     config = config_of(tmp_path, [["tiny", 1, "documents_fixed", 1.0]], input_fn="generic_text")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"record file {claimed} must hold"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"record file {claimed} must be whole"):
         sequences(config, 0, 4)
 
 
