@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from lzma import LZMAError
 from typing import IO, Any
 
-_BLOCK_BYTES = 1 << 20
+from data.json_list import read_json_list
+
+_BLOCK_BYTES = 1 << 16  # compressed, of which some megabytes may become
 _DAT_HEADER_BYTES = 16  # digits of the length of the text that follows
 _ZIP_ENCRYPTED = 1  # bit of a member's flags
 TEXT_SUFFIX = ".txt"
@@ -117,10 +119,7 @@ def _zstandard_json_lines(file: IO[bytes], prefix: str = "") -> Iterator[Entry]:
 
 
 def _zstandard_json(file: IO[bytes]) -> Iterator[Entry]:
-    values = json.loads(b"".join(_decompress_zstandard(file)))
-    if not isinstance(values, list):
-        raise ValueError("a file that is no JSON list of documents")
-    for number, value in enumerate(values, 1):
+    for number, value in enumerate(read_json_list(_decompress_zstandard(file)), 1):
         yield f"entry {number}", value
 
 
