@@ -13,7 +13,7 @@ from configs.datasets import DatasetConfig, DatasetSource
 from configs.errors import ConfigError
 from configs.load import load_config, parse_config
 from configs.schema import Config
-from tests.configs.test_rules import DATASET, VALID
+from tests.configs.rules_support import DATASET, VALID
 
 DEEP: list = []
 for _ in range(100_000):
