@@ -54,7 +54,7 @@ from utils.files import exists  # noqa: E402
 
 _log = logging.getLogger("create_tfrecords")
 
-_JOB_FORMAT = 1  # of unfinished work; another one cannot be gone on with
+_JOB_FORMAT = 2  # of unfinished work; another one cannot be gone on with
 
 
 def create_records(options: argparse.Namespace) -> Account:
@@ -89,6 +89,7 @@ def create_records(options: argparse.Namespace) -> Account:
                 eos_id=int(plan.separator[-1]),
                 output_dir=options.output_dir,
                 name=options.name,
+                compressed=options.compress,
             )
             write_dataset_config(config_path, content, previous_config)
             _log.info("dataset config: %s", config_path)
@@ -128,6 +129,7 @@ def _make_plan(options: argparse.Namespace) -> tuple[Plan, Tokenizer]:
         separator=separator,
         minimum_size=options.minimum_size,
         min_unique_tokens=options.min_unique_tokens,
+        compress=options.compress,
         seed=options.seed,
         epochs=options.repack_epochs,
     )
@@ -147,10 +149,18 @@ def _begin(
     if work.is_saved and options.resume:
         work.resume(job)
     else:
-        if options.resume:
-            _log.info("There is no unfinished work on %r; it starts now.", options.name)
         _refuse_previous(options)
+        is_again = work.is_begun
         work.start(job)
+        if options.resume and is_again:
+            _log.info(
+                "The work on %r was interrupted before a first state was saved in %s; it starts "
+                "again.",
+                options.name,
+                work.folder,
+            )
+        elif options.resume:
+            _log.info("There is no unfinished work on %r; it starts now.", options.name)
     preparation = Preparation(plan, work, options.processes, options.skip_bad, watch=_with_progress)
     if not preparation.is_published:
         _refuse_previous(options)
@@ -185,6 +195,7 @@ def _job(plan: Plan, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[
         "chunk_size": options.chunk_size,
         "separator": plan.separator.tolist(),
         "files_per": plan.files_per,
+        "compress": plan.compress,
         "tokenizer": tokenizer_fingerprint(tokenizer),
         **_record_options(plan, options),
         "files": describe_files(plan.paths),

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from data.records import SUFFIX, escape_glob
+from data.records import GZIP_SUFFIX, SUFFIX, escape_glob
 from data.tokenizers import Tokenizer
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "dataset_configs"
@@ -58,7 +58,12 @@ def previous_dataset_config(path: Path, overwrite: bool) -> dict[str, Any]:
 
 
 def dataset_config(
-    tokenizer: Tokenizer, is_pretrained: bool, eos_id: int, output_dir: str, name: str
+    tokenizer: Tokenizer,
+    is_pretrained: bool,
+    eos_id: int,
+    output_dir: str,
+    name: str,
+    compressed: bool = False,
 ) -> dict[str, Any]:
     """Describes records so that a model trains on them without an edit.
 
@@ -71,15 +76,17 @@ def dataset_config(
         eos_id: id that ends a document.
         output_dir: folder of the records, local or `gs://`.
         name: first part of their file names.
+        compressed: whether they are compressed.
 
     Returns:
         Content of the JSON file. Where the vocabulary has no padding token,
         `padding_id` is the end of text.
     """
     folder = output_dir if "://" in output_dir else os.path.abspath(output_dir)
+    ending = SUFFIX + (GZIP_SUFFIX if compressed else "")
     return {
         "n_vocab": tokenizer.size,
-        "path": escape_glob(os.path.join(folder, name)) + f"_*{SUFFIX}",
+        "path": escape_glob(os.path.join(folder, name)) + f"_*{ending}",
         "tokenizer_is_pretrained": is_pretrained,
         "tokenizer_path": tokenizer.name if is_pretrained else os.path.abspath(tokenizer.name),
         "eos_id": eos_id,

@@ -78,13 +78,13 @@ def find_manifests(files: Sequence[str]) -> list[FoundManifest]:
                 continue  # of another data set
             path = os.path.join(folder, name)
             manifest = read_manifest(path)
-            if not used.isdisjoint(manifest.files):
+            if not used.isdisjoint(map(_plain, manifest.files)):
                 found.append(FoundManifest(path, manifest, names))
     return found
 
 
 def _plain(name: str) -> str:
-    """A name or path as the manifest has it: records may have been compressed later."""
+    """A name or path without what says how the records are compressed, which may change later."""
     start, suffix, _ = name.rpartition(RECORD_SUFFIX)
     return start + suffix if suffix else name
 
@@ -93,7 +93,7 @@ def _unlisted_files(files: Sequence[str], found: Sequence[FoundManifest]) -> lis
     """Record files that no manifest lists, in a folder where others are listed."""
     folders = {os.path.dirname(item.path) for item in found}
     listed = {
-        os.path.join(os.path.dirname(item.path), name)
+        os.path.join(os.path.dirname(item.path), _plain(name))
         for item in found
         for name in item.manifest.files
     }
@@ -213,7 +213,7 @@ def _mode_problem(dataset_id: str, found: FoundManifest, mode: str) -> Optional[
 
 
 def _missing_problem(dataset_id: str, found: FoundManifest) -> Optional[str]:
-    missing = [name for name in found.manifest.files if name not in found.names]
+    missing = [name for name in found.manifest.files if _plain(name) not in found.names]
     if not missing:
         return None
     shown = []

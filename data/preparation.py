@@ -49,6 +49,7 @@ class Plan:
         separator: ids put after each document, [length], int32; not used without chunks.
         minimum_size: documents with fewer tokens are dropped.
         min_unique_tokens: records with fewer different ids are dropped.
+        compress: whether the record files are compressed.
         seed: of the shuffle; None to keep the order of the input.
         epochs: how often the documents are packed.
     """
@@ -63,6 +64,7 @@ class Plan:
     separator: np.ndarray
     minimum_size: int
     min_unique_tokens: int
+    compress: bool
     seed: int | None
     epochs: int
 
@@ -120,7 +122,13 @@ class Preparation:
         self._skip_bad = skip_bad
         self._watch = watch
         self.account = Account()
-        self.writer = RecordWriter(plan.output_dir, plan.name, plan.files_per, work_dir=work.folder)
+        self.writer = RecordWriter(
+            plan.output_dir,
+            plan.name,
+            plan.files_per,
+            work_dir=work.folder,
+            compress=plan.compress,
+        )
         self._stores: dict[str, TokenStore] = {}
         self._cursor = _Cursor()
         state = work.state
@@ -157,10 +165,14 @@ class Preparation:
             self._next_epoch()
 
     def seal(self) -> None:
-        """Notes that the records are complete, so that only `RecordWriter.close` is left."""
+        """Notes that the records are complete, so that only `RecordWriter.close` is left.
+
+        That is quick: they are compressed before.
+        """
         if not self.is_published:
             self.writer.end_file()
             self._go_to("publish")
+        self.writer.compress(self._processes or os.cpu_count() or 1)
 
     def _encode(self) -> None:
         """Reads and encodes all documents; writes them, or puts them into the first store."""

@@ -80,6 +80,11 @@ class Work:
         return self.state is not None
 
     @property
+    def is_begun(self) -> bool:
+        """Whether something of it is on disk, even if there is nothing to go on from."""
+        return os.path.exists(self._path(_JOB))
+
+    @property
     def is_held(self) -> bool:
         """Whether this process has it."""
         return self._lock is not None

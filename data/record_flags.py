@@ -206,6 +206,11 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         help="records per file (default: %(default)s)",
     )
     group.add_argument(
+        "--compress",
+        action="store_true",
+        help="compress each file with gzip; training reads it as it is (default: off)",
+    )
+    group.add_argument(
         "--overwrite",
         action="store_true",
         help="replace records of this name, unfinished work on them, and the dataset config, that "

@@ -38,8 +38,8 @@ def _records_of(
 
     def step(number: tf.Tensor, batch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
         following = number + tf.size(batch, tf.int64)
-        rule = ("record file ", path, " must be whole and hold ", tf.strings.as_string(count))
-        rule = (*rule, " records, as its name says; got ")
+        named = ("record file ", path, " must be whole and hold ", tf.strings.as_string(count))
+        rule = (*named, " records, as its name says; got ")
         remedy = ". Make the records again, or correct the number if the file is whole."
         last = ("none that can be read after record ", tf.strings.as_string(number))
         is_whole = (tf.size(batch) > 0) | tf.equal(number, count)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from data.record_encoding import encode_records
-from data.records import SUFFIX, is_local
+from data.records import GZIP_SUFFIX, SUFFIX, is_local
 from utils.errors import reason
 
 _COPY_BYTES = 1 << 24
+_GZIP_LEVEL = 6
 
 
 class RecordWriter:
@@ -37,6 +40,7 @@ class RecordWriter:
         files_per: int = 100_000,
         process: int | None = None,
         work_dir: str | None = None,
+        compress: bool = False,
     ) -> None:
         """Opens a data set for writing; the first file is made with the first record.
 
@@ -46,6 +50,7 @@ class RecordWriter:
             files_per: records per file.
             process: number put into the file names when several jobs write one data set.
             work_dir: local folder of the temporary files; `output_dir` if None.
+            compress: whether each file is compressed, as a whole, when all are complete.
 
         Raises:
             ValueError: `files_per` is below 1, or `name` is not a plain file name.
@@ -64,6 +69,7 @@ class RecordWriter:
         self._name = name
         self._files_per = files_per
         self._process = "" if process is None else f"_{process}"
+        self._compress = compress
         self._file: Any = None
         self._counts: list[int] = [0]  # records of each file; the last one is not full
         self._parts: list[int] = [0]  # closed parts of each file
@@ -137,6 +143,23 @@ class RecordWriter:
             self._file = None
             self._parts[-1] += 1
 
+    def compress(self, threads: int = 1) -> None:
+        """Ends the last file and compresses all if that was asked for, still without a real name.
+
+        It may be called again, also after `restore`, when it was interrupted.
+
+        Args:
+            threads: files that are compressed at a time. Their bytes do not depend on it.
+        """
+        self.end_file()
+        if not self._compress:
+            return
+        pool = ThreadPoolExecutor(threads)
+        try:
+            list(pool.map(self._compress_file, range(len(self.files))))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
     def close(self) -> list[str]:
         """Ends the last file and gives all files their real names.
 
@@ -145,11 +168,11 @@ class RecordWriter:
         Returns:
             Paths of the record files, in the order written.
         """
-        self.end_file()
+        self.compress()
         paths = []
         for i, name in enumerate(self.files):
             path = os.path.join(self._output_dir, name)
-            self._publish(self._part_paths(i), path)
+            self._publish([self._gzip_path(i)] if self._compress else self._part_paths(i), path)
             paths.append(path)
         return paths
 
@@ -193,11 +216,35 @@ class RecordWriter:
             ) from error
 
     def _part_paths(self, i: int, is_open: bool = False) -> list[str]:
-        start = os.path.join(self._work_dir, f".{self._name}_{i}{self._process}{SUFFIX}")
+        start = self._hidden_path(i)
         return [f"{start}.{part}.partial" for part in range(self._parts[i] + is_open)]
 
+    def _gzip_path(self, i: int) -> str:
+        return f"{self._hidden_path(i)}{GZIP_SUFFIX}.partial"
+
+    def _hidden_path(self, i: int) -> str:
+        return os.path.join(self._work_dir, f".{self._name}_{i}{self._process}{SUFFIX}")
+
     def _final_name(self, i: int) -> str:
-        return f"{self._name}_{i}{self._process}_{self._counts[i]}{SUFFIX}"
+        ending = GZIP_SUFFIX if self._compress else ""
+        return f"{self._name}_{i}{self._process}_{self._counts[i]}{SUFFIX}{ending}"
+
+    def _compress_file(self, i: int) -> None:
+        """Compresses the parts of a file as one, unless that was done before an interruption."""
+        import tensorflow as tf
+
+        parts, path = self._part_paths(i), self._gzip_path(i)
+        present = [part for part in parts if tf.io.gfile.exists(part)]
+        if len(present) == len(parts):  # they are removed only after the file is there
+            # No name and no time: the same records give the same bytes.
+            with (
+                tf.io.gfile.GFile(f"{path}.new", "wb") as file,
+                gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as target,
+            ):
+                _copy(parts, target)
+            tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+        for part in present:
+            tf.io.gfile.remove(part)
 
     def _publish(self, parts: list[str], path: str) -> None:
         """Makes a file of its parts, unless that was done before an interruption."""
@@ -213,12 +260,18 @@ class RecordWriter:
             whole = os.path.join(self._output_dir, f".{os.path.basename(path)}.partial")
             tf.io.gfile.makedirs(self._output_dir)
             with tf.io.gfile.GFile(whole, "wb") as target:
-                for part in parts:
-                    with tf.io.gfile.GFile(part, "rb") as source:
-                        shutil.copyfileobj(source, target, _COPY_BYTES)
+                _copy(parts, target)
             tf.io.gfile.rename(whole, path, overwrite=True)
         for part in present:
             tf.io.gfile.remove(part)
+
+
+def _copy(parts: Iterable[str], target: Any) -> None:
+    import tensorflow as tf
+
+    for part in parts:
+        with tf.io.gfile.GFile(part, "rb") as source:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
 
 
 def _is_rename(work_dir: str, output_dir: str) -> bool:

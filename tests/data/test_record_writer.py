@@ -1,11 +1,14 @@
 """Writing goes on from any state to the same bytes; files appear only at the end."""
 
+import gzip
+import io
 import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from data.record_writer import RecordWriter
 from data.records import record_files
@@ -45,10 +48,22 @@ def test_goes_on_from_any_state(tmp_path, expected, written):
     assert [os.path.basename(path) for path in paths] == list(expected) == list(last.files)
 
 
+def compressed(files):
+    made = {}
+    for name, content in files.items():
+        file = io.BytesIO()
+        with gzip.GzipFile("", "wb", 6, file, mtime=0) as target:
+            target.write(content)
+        made[f"{name}.gz"] = file.getvalue()
+    return made
+
+
+@pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("published", range(3))
-def test_closing_goes_on(tmp_path, expected, published, monkeypatch):
+def test_closing_goes_on(tmp_path, expected, published, monkeypatch, compress):
     output, work = str(tmp_path / "out"), str(tmp_path / "work")
-    killed = RecordWriter(output, "x", files_per=4, work_dir=work)
+    expected = compressed(expected) if compress else expected
+    killed = RecordWriter(output, "x", files_per=4, work_dir=work, compress=compress)
     killed.write_all(RECORDS)
     killed.end_file()
     state = killed.state()
@@ -66,10 +81,43 @@ def test_closing_goes_on(tmp_path, expected, published, monkeypatch):
         killed.close()
     monkeypatch.undo()
     assert len(contents(output)) == published
-    last = RecordWriter(output, "x", files_per=4, work_dir=work)
+    last = RecordWriter(output, "x", files_per=4, work_dir=work, compress=compress)
     last.restore(state)
     last.close()
     assert contents(output) == expected
+    assert os.listdir(work) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "before"),
+    [("rename", 0), ("rename", 2), ("remove", 0), ("remove", 3), ("remove", 6)],
+)
+def test_compressing_goes_on(tmp_path, expected, monkeypatch, place, before):
+    """Also where a file is compressed, and its parts are not or not all removed."""
+    output, work = str(tmp_path / "out"), str(tmp_path / "work")
+    killed = RecordWriter(output, "x", files_per=4, work_dir=work, compress=True)
+    for record in RECORDS:
+        killed.write(record)
+        killed.end_file()  # each file has several parts
+    state = killed.state()
+    plain, calls = getattr(tf.io.gfile, place), []
+
+    def stop(*arguments, **options):
+        if len(calls) == before:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        plain(*arguments, **options)
+
+    monkeypatch.setattr(tf.io.gfile, place, stop)
+    with pytest.raises(KeyboardInterrupt):
+        killed.close()
+    monkeypatch.undo()
+    last = RecordWriter(output, "x", files_per=4, work_dir=work, compress=True)
+    last.restore(state)
+    last.compress(threads=2)
+    assert contents(output) == {}
+    last.close()
+    assert contents(output) == compressed(expected)
     assert os.listdir(work) == []
 
 

@@ -30,6 +30,7 @@ RESUMED = {
     "chunks shuffled": [*CHUNKS, "--seed", "3"],
     "epochs": [*CHUNKS, "--repack_epochs", "3", "--min_unique_tokens", "5"],
     "epochs in order": [*CHUNKS, "--repack_epochs", "2", "--preserve_data_order"],
+    "compressed": [*CHUNKS, "--seed", "3", "--compress"],
 }
 
 
@@ -140,6 +141,7 @@ def test_interrupted_work_is_gone_on_with_or_replaced_when_asked(interrupted, ca
     [
         (["--chunk_size", "9"], "chunk_size was 5 and is 9"),
         (["--seed", "1"], "seed was None and is 1"),
+        (["--compress"], "compress was False and is True"),
         (["--minimum_size", "3"], "minimum_size was 1 and is 3"),
         (["--text_key", "content"], "text_key was 'text' and is 'content'"),
         (
@@ -216,6 +218,29 @@ def test_nothing_to_resume_is_a_start(folder, tmp_path, caplog):
     caplog.set_level("INFO")
     make(folder, tmp_path / "out", "--resume")
     assert "There is no unfinished work on 'set'; it starts now." in caplog.text
+    assert "interrupted" not in caplog.text
+
+
+def test_work_of_which_nothing_was_saved_starts_again(folder, tmp_path, caplog):
+    """A process that is killed cannot remove what it began."""
+    caplog.set_level("INFO")
+    killed = progress.Work(progress.work_folder(str(tmp_path / "out"), "set"))
+    killed.start({})
+    killed.release()
+    make(folder, tmp_path / "out", "--resume")
+    assert (
+        "The work on 'set' was interrupted before a first state was saved in "
+        f"{killed.folder}; it starts again." in caplog.text
+    )
+    assert "no unfinished work" not in caplog.text
+
+
+def test_complete_records_are_no_work_to_resume(folder, tmp_path, capsys, caplog):
+    caplog.set_level("INFO")
+    make(folder, tmp_path / "out")
+    argv = arguments(folder, tmp_path / "out", "--resume")
+    assert "must hold no records of the name 'set'" in complaint(capsys, argv)
+    assert "starts" not in caplog.text
 
 
 KILLED = """
@@ -235,8 +260,9 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_process_is_gone_on_with(folder, tmp_path, repo_root):
+def test_a_killed_process_is_gone_on_with(folder, tmp_path, repo_root, caplog):
     """It has processes of its own, which end with it."""
+    caplog.set_level("INFO")
     script = tmp_path / "killed.py"
     script.write_text(KILLED)
     argv = arguments(folder, tmp_path / "out", *CHUNKS, "--processes", "2")
@@ -249,5 +275,6 @@ def test_a_killed_process_is_gone_on_with(folder, tmp_path, repo_root):
     assert done.returncode == -9, done.stderr
     assert files_of(tmp_path / "out") == {}
     make(folder, tmp_path / "out", *CHUNKS, "--resume")
+    assert "going on with document" in caplog.text
     make(folder, tmp_path / "whole", *CHUNKS)
     assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
