@@ -1,5 +1,7 @@
 """The commands of docs/data.md, run one after another in a folder with small corpora."""
 
+import contextlib
+import io
 import json
 import random
 import re
@@ -58,6 +60,7 @@ class Reader:
 
     def __init__(self, page, folder, program):
         self.page, self.folder, self.program = page, folder, program
+        self.printed = []  # what the commands print that make records
 
     def block(self, key):
         """The only JSON of the page that has a key."""
@@ -82,7 +85,11 @@ class Reader:
             programs = {
                 module.__name__: module.main for module in (train_tokenizer, create_tfrecords)
             }
-            assert programs[script.removesuffix(".py").replace("/", ".")](words) == 0, words
+            name = script.removesuffix(".py").replace("/", ".")
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
+                assert programs[name](words) == 0, words
+            if name == create_tfrecords.__name__:
+                self.printed.append(printed.getvalue())
             return
         if not (self.folder / "my_config.json").exists():
             self.write_configs()
@@ -92,6 +99,22 @@ class Reader:
             assert "Answer:⟩ " in result.out and "⟦eos⟧⟨Question: " in result.out
             assert "75.0% of the mix" in result.out and "25.0% of the mix" in result.out
             assert result.out.count(".manifest.json: chunks of 1,024 + 1 ids") == 3
+            self.check_output(result.out)
+
+    def check_output(self, report):
+        """The two outputs that the page shows are those of its commands, numbers aside."""
+        account, section = blocks(self.page, "text")
+        assert self.shape(account) == self.shape(self.printed[0])
+        sections = report.split("\n\n")
+        [printed] = [found for found in sections if found.startswith("answers, training")]
+        assert self.shape(section) == self.shape(printed)
+
+    def shape(self, text):
+        """Lines with a sign for each number and each fingerprint, and no text of samples."""
+        text = text.replace(f"{self.folder}/", "")
+        text = re.sub(r"(?<=fingerprint )\w{8}", "#", text)
+        text = re.sub(r"(  sample \d   ⟨).*", r"\1", text)
+        return re.sub(r"\d[\d,.]*\d|\d", "#", text).strip().splitlines()
 
 
 def test_all_commands_run(page, tmp_path, monkeypatch, capfd):
@@ -104,6 +127,15 @@ def test_all_commands_run(page, tmp_path, monkeypatch, capfd):
     for dataset, name in (("books", "train"), ("books", "eval"), ("answers", "train")):
         assert (tmp_path / "datasets" / dataset / f"{name}.manifest.json").exists()
     assert list((tmp_path / "runs" / "mine").glob("model.ckpt-2.*"))
+
+
+def test_numbers_of_the_page_add_up(page):
+    sums = [
+        [int(number.replace(",", "")) for number in numbers]
+        for numbers in re.findall(r"([\d,]+) read = ([\d,]+) kept \+ ([\d,]+) dropped", page)
+    ]
+    assert len(sums) == 4
+    assert [read for read, kept, dropped in sums if read != kept + dropped] == []
 
 
 def test_json_of_the_page_is_valid(page):
