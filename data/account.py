@@ -57,6 +57,17 @@ class Account:
         """Tokens that are in no record."""
         return self.tokens_too_small + self.tokens_repetitive + self.tokens_tail
 
+    def add(self, other: Account) -> None:
+        """Adds the account of another part of the input.
+
+        Args:
+            other: its account.
+        """
+        longest = max(self.longest_document, other.longest_document)
+        for name, count in other.state().items():
+            setattr(self, name, getattr(self, name) + count)
+        self.longest_document = longest
+
     def state(self) -> dict[str, Any]:
         """All counts, as JSON can hold them; `Account(**state)` is the account again."""
         return dataclasses.asdict(self)

@@ -25,32 +25,13 @@ if __package__ in (None, ""):
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _ROOT / "data"]
     sys.path.insert(0, str(_ROOT))
 
-import numpy as np  # noqa: E402
-
 from data.account import Account  # noqa: E402
-from data.dataset_config import (  # noqa: E402
-    dataset_config,
-    dataset_config_path,
-    previous_dataset_config,
-    write_dataset_config,
-)
-from data.documents import find_files  # noqa: E402
-from data.encoding import EncodedBatch, EncoderSpec  # noqa: E402
-from data.manifest import (  # noqa: E402
-    Counts,
-    Manifest,
-    identify,
-    manifest_path,
-    tokenizer_fingerprint,
-    write_manifest,
-)
-from data.preparation import Plan, Preparation  # noqa: E402
+from data.encoding import EncodedBatch  # noqa: E402
+from data.manifest import tokenizer_fingerprint  # noqa: E402
+from data.preparation import Preparation  # noqa: E402
 from data.progress import Work, describe_files, work_folder  # noqa: E402
 from data.record_flags import build_parser, parse_arguments  # noqa: E402
-from data.records import record_files, remove_files  # noqa: E402
-from data.separator import parse_separator  # noqa: E402
-from data.tokenizers import GPT2_NAME, Tokenizer  # noqa: E402
-from utils.files import exists  # noqa: E402
+from data.record_job import NoRecords, RecordJob  # noqa: E402
 
 _log = logging.getLogger("create_tfrecords")
 
@@ -69,30 +50,15 @@ def create_records(options: argparse.Namespace) -> Account:
     Raises:
         ValueError: the input cannot be read or gives no record, or the output is in use.
     """
-    config_path, previous_config = None, {}
-    if options.write_dataset_config is not None:  # refused before any work
-        config_path = dataset_config_path(options.write_dataset_config or options.name)
-        previous_config = previous_dataset_config(config_path, options.overwrite)
-    plan, tokenizer = _make_plan(options)
+    job = RecordJob.from_options(options)
     work = Work(work_folder(options.output_dir, options.name))
     try:
-        preparation = _begin(plan, tokenizer, work, options)
+        preparation = _begin(job, work)
         preparation.make()
         account = preparation.account
-        _check_not_empty(account, options)
+        job.refuse_empty(account)
         preparation.seal()
-        _publish(preparation, plan, tokenizer, options)
-        if config_path is not None:
-            content = dataset_config(
-                tokenizer,
-                options.use_gpt2_tokenizer,
-                eos_id=int(plan.separator[-1]),
-                output_dir=options.output_dir,
-                name=options.name,
-                compressed=options.compress,
-            )
-            write_dataset_config(config_path, content, previous_config)
-            _log.info("dataset config: %s", config_path)
+        job.publish(preparation.writer, account)
         work.remove()
     except BaseException as error:
         _give_up(work, error)
@@ -100,58 +66,20 @@ def create_records(options: argparse.Namespace) -> Account:
     return account
 
 
-def _make_plan(options: argparse.Namespace) -> tuple[Plan, Tokenizer]:
-    paths, others = find_files(options.input_dir, options.suffix)
-    if others:
-        _log.info("%d files of other formats are left out; --suffix adds text files.", others)
-    spec = EncoderSpec(
-        tokenizer_path=options.encoder_path or GPT2_NAME,
-        is_pretrained=options.use_gpt2_tokenizer,
-        treat_eot_as_text=options.treat_eot_as_text,
-        ftfy=options.ftfy,
-        wikitext_detokenize=options.wikitext_detokenize,
-    )
-    tokenizer = spec.load()
-    in_chunks = options.mode == "chunks"
-    is_needed = in_chunks or options.write_dataset_config is not None
-    if is_needed or options.separator is not None or tokenizer.eos_id is not None:
-        separator = parse_separator(options.separator, tokenizer)
-    else:
-        separator = np.zeros(0, np.int32)
-    plan = Plan(
-        paths=paths,
-        text_key=options.text_key,
-        spec=spec,
-        name=options.name,
-        output_dir=options.output_dir,
-        files_per=options.files_per,
-        chunk_length=options.chunk_size + 1 if in_chunks else None,
-        separator=separator,
-        minimum_size=options.minimum_size,
-        min_unique_tokens=options.min_unique_tokens,
-        compress=options.compress,
-        seed=options.seed,
-        epochs=options.repack_epochs,
-    )
-    return plan, tokenizer
-
-
-def _begin(
-    plan: Plan, tokenizer: Tokenizer, work: Work, options: argparse.Namespace
-) -> Preparation:
+def _begin(job: RecordJob, work: Work) -> Preparation:
     """Takes up earlier work, or starts anew, and refuses what must not be replaced."""
-    job = _job(plan, tokenizer, options)
+    options, described = job.options, _describe(job)
     if work.is_saved and not options.resume and not options.overwrite:
         raise ValueError(
             f"output_dir must hold no unfinished work on {options.name!r}; got {work.folder}. Give "
             "--resume to go on with it, --overwrite to start again, or another --name."
         )
     if work.is_saved and options.resume:
-        work.resume(job)
+        work.resume(described)
     else:
-        _refuse_previous(options)
+        job.refuse_previous()
         is_again = work.is_begun
-        work.start(job)
+        work.start(described)
         if options.resume and is_again:
             _log.info(
                 "The work on %r was interrupted before a first state was saved in %s; it starts "
@@ -161,9 +89,11 @@ def _begin(
             )
         elif options.resume:
             _log.info("There is no unfinished work on %r; it starts now.", options.name)
-    preparation = Preparation(plan, work, options.processes, options.skip_bad, watch=_with_progress)
+    preparation = Preparation(
+        job.plan, work, options.processes, options.skip_bad, watch=_with_progress
+    )
     if not preparation.is_published:
-        _refuse_previous(options)
+        job.refuse_previous()
     if preparation.account.documents_bad and not options.skip_bad:
         raise ValueError(
             "--skip_bad must be given again, since documents were left out before the "
@@ -173,80 +103,24 @@ def _begin(
     return preparation
 
 
-def _record_options(plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
-    """The options that decide which records come out and have no place of their own."""
-    return {
-        "text_key": plan.text_key,
-        "minimum_size": plan.minimum_size,
-        "min_unique_tokens": plan.min_unique_tokens,
-        "seed": plan.seed,
-        "repack_epochs": plan.epochs,
-        "treat_eot_as_text": plan.spec.treat_eot_as_text,
-        "normalize_with_ftfy": plan.spec.ftfy,
-        "normalize_with_wikitext_detokenize": plan.spec.wikitext_detokenize,
-    }
-
-
-def _job(plan: Plan, tokenizer: Tokenizer, options: argparse.Namespace) -> dict[str, Any]:
+def _describe(job: RecordJob) -> dict[str, Any]:
     """All that decides the bytes of the record files."""
     return {
         "format": _JOB_FORMAT,
-        "mode": options.mode,
-        "chunk_size": options.chunk_size,
-        "separator": plan.separator.tolist(),
-        "files_per": plan.files_per,
-        "compress": plan.compress,
-        "tokenizer": tokenizer_fingerprint(tokenizer),
-        **_record_options(plan, options),
-        "files": describe_files(plan.paths),
+        "mode": job.options.mode,
+        "chunk_size": job.options.chunk_size,
+        "separator": job.plan.separator.tolist(),
+        "files_per": job.plan.files_per,
+        "compress": job.plan.compress,
+        "tokenizer": tokenizer_fingerprint(job.tokenizer),
+        **job.record_options,
+        "files": describe_files(job.plan.paths),
     }
-
-
-def _publish(
-    preparation: Preparation, plan: Plan, tokenizer: Tokenizer, options: argparse.Namespace
-) -> None:
-    """Gives the record files their names, removes earlier ones, and writes the manifest last."""
-    path = manifest_path(plan.output_dir, plan.name)
-    if exists(path):  # it would speak of files that are not there any more
-        remove_files([path])
-    files = set(preparation.writer.close())
-    remove_files(set(record_files(plan.output_dir, plan.name)) - files)
-    account = preparation.account
-    in_chunks = plan.chunk_length is not None
-    dropped = {
-        "too_small": account.tokens_too_small,
-        "few_unique": account.tokens_repetitive,
-        "tail": account.tokens_tail,
-    }
-    manifest = Manifest(
-        name=plan.name,
-        tokenizer=identify(tokenizer),
-        mode=options.mode,
-        chunk_size=options.chunk_size if in_chunks else None,
-        separator=tuple(plan.separator.tolist()),
-        options=_record_options(plan, options) | {"skip_bad": options.skip_bad},
-        counts=Counts(
-            documents_read=account.documents,
-            documents_kept=account.documents_kept,
-            documents_dropped={
-                "too_small": account.documents_too_small,
-                "bad": account.documents_bad,
-            },
-            records=account.records,
-            tokens_read=account.tokens_read,
-            tokens_kept=account.tokens_kept,
-            tokens_dropped=dropped,
-            text_bytes=account.text_bytes,
-        ),
-        files=preparation.writer.files,
-        loss_mask=account.tokens_masked > 0,
-    )
-    write_manifest(manifest, plan.output_dir)
 
 
 def _give_up(work: Work, error: BaseException) -> None:
     """Keeps the work for --resume if some is saved and it can come to a good end."""
-    if not work.is_saved or isinstance(error, _NoRecords):
+    if not work.is_saved or isinstance(error, NoRecords):
         work.remove()
     elif work.is_held:
         work.release()
@@ -262,41 +136,6 @@ def _with_progress(batches: Iterable[EncodedBatch], account: Account) -> Iterato
             yield batch
             bar.update(len(batch.ids) + len(batch.bad))
             bar.set_postfix_str(f"{account.tokens_read:,} tokens", refresh=False)
-
-
-def _refuse_previous(options: argparse.Namespace) -> None:
-    previous = record_files(options.output_dir, options.name)
-    if previous and not options.overwrite:
-        raise ValueError(
-            f"output_dir must hold no records of the name {options.name!r}; got {len(previous)} "
-            f"files in {options.output_dir}. Give another --name, or --overwrite to replace them."
-        )
-
-
-class _NoRecords(ValueError):
-    """Nothing came out, and nothing would if the work went on."""
-
-
-def _check_not_empty(account: Account, options: argparse.Namespace) -> None:
-    if account.records:
-        return
-    if account.records_repetitive:
-        raise _NoRecords(
-            f"at least one record must have {options.min_unique_tokens} different ids; got "
-            f"{account.records_repetitive} records with fewer, out of {options.input_dir}. "
-            "Give a smaller --min_unique_tokens."
-        )
-    if options.mode == "chunks" and account.documents_kept:
-        raise _NoRecords(
-            f"a chunk must be filled with {options.chunk_size + 1} tokens; "
-            f"got {account.tokens_tail} tokens in all of {options.input_dir}. "
-            "Give more text or a smaller --chunk_size."
-        )
-    raise _NoRecords(
-        f"at least one document must have {max(1, options.minimum_size)} tokens; got "
-        f"{account.documents} documents, the longest of {account.longest_document} tokens, in "
-        f"{options.input_dir}. Give more text or a smaller --minimum_size."
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

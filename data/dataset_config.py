@@ -9,6 +9,7 @@ from typing import Any
 
 from data.records import GZIP_SUFFIX, SUFFIX, escape_glob
 from data.tokenizers import Tokenizer
+from utils.files import is_remote
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "dataset_configs"
 
@@ -82,16 +83,19 @@ def dataset_config(
         Content of the JSON file. Where the vocabulary has no padding token,
         `padding_id` is the end of text.
     """
-    folder = output_dir if "://" in output_dir else os.path.abspath(output_dir)
     ending = SUFFIX + (GZIP_SUFFIX if compressed else "")
     return {
         "n_vocab": tokenizer.size,
-        "path": escape_glob(os.path.join(folder, name)) + f"_*{ending}",
+        "path": escape_glob(os.path.join(_absolute(output_dir), name)) + f"_*{ending}",
         "tokenizer_is_pretrained": is_pretrained,
-        "tokenizer_path": tokenizer.name if is_pretrained else os.path.abspath(tokenizer.name),
+        "tokenizer_path": tokenizer.name if is_pretrained else _absolute(tokenizer.name),
         "eos_id": eos_id,
         "padding_id": eos_id if tokenizer.padding_id is None else tokenizer.padding_id,
     }
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def write_dataset_config(path: Path, content: dict[str, Any], previous: dict[str, Any]) -> None:

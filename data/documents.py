@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from data.formats import ACCEPTED_SUFFIXES, Damage, read_entries
 from data.records import natural_sorted
+from utils.files import exists, is_folder, walk
 
 DEFAULT_TEXT_KEY = "text"
 PROMPT_KEY, COMPLETION_KEY = "prompt", "completion"
@@ -80,7 +81,7 @@ def find_files(source: str, suffixes: Sequence[str] = ()) -> tuple[list[str], in
     """Lists the files to read.
 
     Args:
-        source: a folder, searched with its subfolders, or a single file.
+        source: a folder, searched with its subfolders, or a single file, local or `gs://`.
             Hidden files and folders are left out.
         suffixes: endings of further text files to take, such as `.py`.
 
@@ -91,12 +92,12 @@ def find_files(source: str, suffixes: Sequence[str] = ()) -> tuple[list[str], in
     Raises:
         ValueError: `source` is missing or holds no usable file.
     """
-    if not os.path.exists(source):
+    if not exists(source):
         raise ValueError(
             f"input_dir must be a folder or a file that exists; got {source}. Check the path."
         )
     accepted = (*ACCEPTED_SUFFIXES, *_with_dots(suffixes))
-    present = [source] if os.path.isfile(source) else _walk(source)
+    present = _walk(source) if is_folder(source) else [source]
     usable = natural_sorted(path for path in present if path.endswith(accepted))
     if not usable:
         raise ValueError(
@@ -127,7 +128,10 @@ def read_documents(paths: Iterable[str], text_key: str = DEFAULT_TEXT_KEY) -> It
 
 
 def read_keyed_documents(
-    paths: Iterable[str], text_key: str = DEFAULT_TEXT_KEY, start: tuple[int, int] = (0, 0)
+    paths: Iterable[str],
+    text_key: str = DEFAULT_TEXT_KEY,
+    start: tuple[int, int] = (0, 0),
+    first_file: int = 0,
 ) -> Iterator[Document | BadDocument]:
     """Reads the documents of several files, one after another.
 
@@ -136,11 +140,12 @@ def read_keyed_documents(
         text_key: key of the text in JSON objects. Objects without it may have `prompt` and
             `completion`.
         start: key of the first document to yield. Files before its file are not opened.
+        first_file: number of the first of the files, if they are not all that there are.
 
     Yields:
         Each document, or what stands in its place where it cannot be read.
     """
-    for file, path in enumerate(paths):
+    for file, path in enumerate(paths, first_file):
         if file < start[0]:
             continue
         for number, (position, value) in enumerate(read_entries(path)):
@@ -195,7 +200,7 @@ def _with_dots(suffixes: Sequence[str]) -> list[str]:
 
 def _walk(folder: str) -> list[str]:
     found = []
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
     return found

@@ -86,6 +86,8 @@ class TextEncoder:
         Args:
             spec: what to do with a text.
         """
+        # Parallel work is ours to share out; the library's own threads would compete with it.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         self._spec = spec
         self._encoder = WordEncoder(spec.load().backend)
 
@@ -145,18 +147,34 @@ def encode_documents(
         raise ValueError(
             f"processes must be 0 (one per core) or more; got {processes}. Give 0 or leave it out."
         )
-    # Parallel work is ours to share out; the library's own threads would compete with it.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     batches = _batches(documents)
     first = list(itertools.islice(batches, 2))
     processes = processes or os.cpu_count() or 1
     every = itertools.chain(first, batches)
     if processes == 1 or len(first) < 2:  # one batch does not repay starting processes
-        encoder = TextEncoder(spec)
-        for batch in every:
-            yield batch.encoded(encoder.encode(batch.pairs))
+        yield from _encode_batches(every, TextEncoder(spec))
     else:
         yield from _encode_in_pool(every, spec, processes)
+
+
+def encode_here(
+    documents: Iterable[Document | BadDocument], encoder: TextEncoder
+) -> Iterator[EncodedBatch]:
+    """Encodes a stream of documents in this process.
+
+    Args:
+        documents: the documents, read as they are needed.
+        encoder: may serve several streams.
+
+    Returns:
+        The encoded documents, in the same order.
+    """
+    return _encode_batches(_batches(documents), encoder)
+
+
+def _encode_batches(batches: Iterable[_Batch], encoder: TextEncoder) -> Iterator[EncodedBatch]:
+    for batch in batches:
+        yield batch.encoded(encoder.encode(batch.pairs))
 
 
 def _encode_in_pool(

@@ -21,6 +21,7 @@ from lzma import LZMAError
 from typing import IO, Any
 
 from data.json_list import read_json_list
+from utils.files import open_bytes
 
 _BLOCK_BYTES = 1 << 16  # compressed, of which some megabytes may become
 _DAT_HEADER_BYTES = 16  # digits of the length of the text that follows
@@ -47,7 +48,7 @@ def read_entries(path: str) -> Iterator[Entry]:
     """Reads a file; damage that hides the rest of it is its last entry.
 
     Args:
-        path: local file of an accepted format; any other ending is read as one text.
+        path: file of an accepted format, local or remote; any other ending is read as one text.
 
     Yields:
         Its entries.
@@ -59,7 +60,7 @@ def read_entries(path: str) -> Iterator[Entry]:
     reader = next((_READERS[suffix] for suffix in suffixes if path.endswith(suffix)), _one_text)
     where = ""
     try:
-        with open(path, "rb") as file:
+        with open_bytes(path) as file:
             for entry in reader(file):
                 where = entry[0]
                 yield entry

@@ -6,7 +6,7 @@ its state, so that packing goes on exactly after an interruption.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -154,18 +154,12 @@ class ChunkPacker:
         Returns:
             The records that are full now, [records, chunk_length].
         """
-        parts = [self._pending]
-        for ids in documents:
-            parts += [ids, self._separator]
-        joined = np.concatenate(parts)
+        joined = np.concatenate([self._pending, *followed(documents, self._separator)])
         self._account.tokens_read += len(joined) - len(self._pending)
         whole = len(joined) // self._length * self._length
         self._pending = joined[whole:].copy()  # a view would keep all of it
         chunks = joined[:whole].reshape(-1, self._length)
-        kept = np.ones(len(chunks), bool)
-        if self._min_unique > 1 and len(chunks):
-            kept = _unique_ids(chunks) >= self._min_unique
-        packed = _keep(chunks, kept, self._number, self._account)
+        packed = keep_chunks(chunks, self._number, self._min_unique, self._account)
         self._number += len(chunks)
         return packed
 
@@ -182,6 +176,39 @@ class ChunkPacker:
         """Goes on from a state."""
         self._number = state["number"]
         self._pending = np.array(state["pending"], np.int32)
+
+
+def followed(documents: Sequence[np.ndarray], separator: np.ndarray) -> Iterator[np.ndarray]:
+    """Documents, each followed by the separator.
+
+    Args:
+        documents: token ids of each, [length], int32.
+        separator: ids, [length], int32.
+
+    Yields:
+        Their ids and the separator, in turn.
+    """
+    for ids in documents:
+        yield ids
+        yield separator
+
+
+def keep_chunks(chunks: np.ndarray, first: int, min_unique_tokens: int, account: Account) -> Packed:
+    """Leaves out chunks of few different ids.
+
+    Args:
+        chunks: token ids, [chunks, length], int32.
+        first: number of the first of them among all chunks.
+        min_unique_tokens: those with fewer different ids are dropped.
+        account: is kept up to date.
+
+    Returns:
+        The others.
+    """
+    kept = np.ones(len(chunks), bool)
+    if min_unique_tokens > 1 and len(chunks):
+        kept = _unique_ids(chunks) >= min_unique_tokens
+    return _keep(chunks, kept, first, account)
 
 
 def _unique_ids(ids: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ from data.token_store import TokenStore
 
 _log = logging.getLogger(__name__)
 
-_NAMED_BAD_DOCUMENTS = 20
+NAMED_BAD_DOCUMENTS = 20
 
 
 @dataclass(frozen=True)
@@ -307,10 +307,7 @@ class Preparation:
         for bad in batch.bad:
             self.account.documents += 1
             self.account.documents_bad += 1
-            if self.account.documents_bad <= _NAMED_BAD_DOCUMENTS:
-                _log.warning("left out: %s", bad)
-            elif self.account.documents_bad == _NAMED_BAD_DOCUMENTS + 1:
-                _log.warning("more documents are left out and counted, but not named.")
+            name_bad(bad, self.account.documents_bad)
 
     def _describe_position(self) -> str:
         cursor = self._cursor
@@ -322,6 +319,19 @@ class Preparation:
         if cursor.stage in ("pack", "write"):
             return f"epoch {cursor.epoch + 1} of {self._plan.epochs}, stage {cursor.stage}."
         return "the names of the record files."
+
+
+def name_bad(bad: BadDocument, number: int) -> None:
+    """Names a document that is left out, if it is among the first.
+
+    Args:
+        bad: the document.
+        number: how many were left out with it.
+    """
+    if number <= NAMED_BAD_DOCUMENTS:
+        _log.warning("left out: %s", bad)
+    elif number == NAMED_BAD_DOCUMENTS + 1:
+        _log.warning("more documents are left out and counted, but not named.")
 
 
 def _refuse_bad(document: Any) -> Any:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from utils.files import is_remote, write_atomically
+from utils.files import is_remote, size_and_time, write_atomically
 
 SAVE_SECONDS = 20.0
 """Time between two states; so much work is lost at most."""
@@ -47,16 +47,14 @@ def describe_files(paths: Sequence[str]) -> list[list[Any]]:
     """What tells whether files are the same as before.
 
     Args:
-        paths: local files.
+        paths: files, local or remote.
 
     Returns:
         Path, size in bytes and time of change in nanoseconds of each.
     """
-    described = []
-    for path in paths:
-        status = os.stat(path)
-        described.append([os.path.abspath(path), status.st_size, status.st_mtime_ns])
-    return described
+    return [
+        [path if is_remote(path) else os.path.abspath(path), *size_and_time(path)] for path in paths
+    ]
 
 
 class Work:

@@ -1,4 +1,4 @@
-"""The command line of data/create_tfrecords.py."""
+"""The command line of data/create_tfrecords.py, and of its form for clusters."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ _REPLACED_FLAGS = {
 }
 
 
+# Of create_tfrecords.py alone; each with what there is on a cluster.
+_LOCAL_FLAGS = {
+    "--processes": "the options of the runner, such as --direct_num_workers",
+    "--resume": "nothing: the runner repeats what failed, and an ended run starts again",
+}
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports a usage error as a ValueError, in one line."""
 
@@ -36,10 +43,45 @@ def build_parser() -> argparse.ArgumentParser:
     Returns:
         The parser.
     """
+    parser = _build_shared_parser(
+        "create_tfrecords.py", "Turns text into TFRecord files for training."
+    )
+    group = parser.add_argument_group("this machine")
+    group.add_argument(
+        "--processes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="processes that encode; the records do not depend on it (default: 0, all cores)",
+    )
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on where the same command was interrupted, and make the same records as without "
+        "the interruption (default: off)",
+    )
+    return parser
+
+
+def build_beam_parser() -> argparse.ArgumentParser:
+    """Builds the command line of the form for clusters.
+
+    Returns:
+        The parser.
+    """
+    return _build_shared_parser(
+        "create_tfrecords_beam.py",
+        "Turns text into TFRecord files for training, as an Apache Beam pipeline: the same files\n"
+        "as create_tfrecords.py makes. All further options go to Beam, such as --runner\n"
+        "DirectRunner --direct_running_mode multi_processing --direct_num_workers 4.",
+    )
+
+
+def _build_shared_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="create_tfrecords.py",
+        prog=prog,
         allow_abbrev=False,
-        description="Turns text into TFRecord files for training.",
+        description=description,
         epilog="Accepted inputs: " + " ".join(ACCEPTED_SUFFIXES) + " and those of --suffix.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -172,13 +214,6 @@ def _add_token_flags(group: argparse._ArgumentGroup) -> None:
         metavar="TOKENS",
         help="drop documents with fewer tokens (default: %(default)s)",
     )
-    group.add_argument(
-        "--processes",
-        type=int,
-        default=0,
-        metavar="N",
-        help="processes that encode; the records do not depend on it (default: 0, all cores)",
-    )
 
 
 def _add_output_flags(group: argparse._ArgumentGroup) -> None:
@@ -217,12 +252,6 @@ def _add_output_flags(group: argparse._ArgumentGroup) -> None:
         "are there already; an eval_path in it is kept (default: off)",
     )
     group.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on where the same command was interrupted, and make the same records as without "
-        "the interruption (default: off)",
-    )
-    group.add_argument(
         "--write_dataset_config",
         nargs="?",
         const="",
@@ -244,18 +273,46 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         ValueError: an option is unknown, missing, out of range or replaced.
     """
+    _refuse_flags(argv, _REPLACED_FLAGS, "is not an option any more")
+    options = build_parser().parse_args(list(argv))
+    _complete(options)
+    return options
+
+
+def parse_beam_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Reads and checks the command line of the form for clusters.
+
+    Args:
+        argv: arguments without the program name.
+
+    Returns:
+        The options, and the arguments that are left for Beam.
+
+    Raises:
+        ValueError: an option is missing, out of range, replaced, or has no meaning there.
+    """
+    _refuse_flags(argv, _REPLACED_FLAGS, "is not an option any more")
+    _refuse_flags(argv, _LOCAL_FLAGS, "is an option of create_tfrecords.py alone")
+    options, others = build_beam_parser().parse_known_args(list(argv))
+    _complete(options)
+    return options, others
+
+
+def _refuse_flags(argv: Sequence[str], refused: dict[str, str], why: str) -> None:
     for argument in argv:
         flag = argument.split("=")[0]
-        if flag in _REPLACED_FLAGS:
-            raise ValueError(f"{flag} is not an option any more. Use {_REPLACED_FLAGS[flag]}.")
-    options = build_parser().parse_args(list(argv))
+        if flag in refused:
+            raise ValueError(f"{flag} {why}. Use {refused[flag]}.")
+
+
+def _complete(options: argparse.Namespace) -> None:
+    """Checks options, and sets those whose default depends on others."""
     _check_ranges(options)
     _check_combinations(options)
     if options.chunk_size is None:
         options.chunk_size = DEFAULT_CHUNK_SIZE
     if options.repack_epochs > 1 and options.seed is None and not options.preserve_data_order:
         options.seed = DEFAULT_SEED
-    return options
 
 
 def _check_ranges(options: argparse.Namespace) -> None:

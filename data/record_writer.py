@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -13,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from data.record_encoding import encode_records
-from data.records import GZIP_SUFFIX, SUFFIX, is_local
+from data.record_parts import compress_parts, gzip_path, join_parts, part_path
+from data.records import GZIP_SUFFIX, SUFFIX
 from utils.errors import reason
-
-_COPY_BYTES = 1 << 24
-_GZIP_LEVEL = 6
 
 
 class RecordWriter:
@@ -131,6 +127,17 @@ class RecordWriter:
             if os.path.exists(path):  # else it has its name already
                 os.truncate(path, size)
 
+    def adopt(self, records: int) -> None:
+        """Takes over files that were written elsewhere, each as its first part, or compressed.
+
+        Args:
+            records: in all of them; all files but the last are full.
+        """
+        assert self._counts == [0], "a writer adopts before it has written"
+        full, rest = divmod(records, self._files_per)
+        self._counts = [*[self._files_per] * full, rest]
+        self._parts = [*[1] * full, int(rest > 0)]
+
     @property
     def files(self) -> dict[str, int]:
         """Records in each file, by the name that the file will have."""
@@ -172,7 +179,7 @@ class RecordWriter:
         paths = []
         for i, name in enumerate(self.files):
             path = os.path.join(self._output_dir, name)
-            self._publish([self._gzip_path(i)] if self._compress else self._part_paths(i), path)
+            join_parts([self._gzip_path(i)] if self._compress else self._part_paths(i), path)
             paths.append(path)
         return paths
 
@@ -216,69 +223,18 @@ class RecordWriter:
             ) from error
 
     def _part_paths(self, i: int, is_open: bool = False) -> list[str]:
-        start = self._hidden_path(i)
-        return [f"{start}.{part}.partial" for part in range(self._parts[i] + is_open)]
+        parts = range(self._parts[i] + is_open)
+        return [part_path(self._work_dir, self._short_name(i), part) for part in parts]
 
     def _gzip_path(self, i: int) -> str:
-        return f"{self._hidden_path(i)}{GZIP_SUFFIX}.partial"
+        return gzip_path(self._work_dir, self._short_name(i))
 
-    def _hidden_path(self, i: int) -> str:
-        return os.path.join(self._work_dir, f".{self._name}_{i}{self._process}{SUFFIX}")
+    def _short_name(self, i: int) -> str:
+        return f"{self._name}_{i}{self._process}"
 
     def _final_name(self, i: int) -> str:
         ending = GZIP_SUFFIX if self._compress else ""
-        return f"{self._name}_{i}{self._process}_{self._counts[i]}{SUFFIX}{ending}"
+        return f"{self._short_name(i)}_{self._counts[i]}{SUFFIX}{ending}"
 
     def _compress_file(self, i: int) -> None:
-        """Compresses the parts of a file as one, unless that was done before an interruption."""
-        import tensorflow as tf
-
-        parts, path = self._part_paths(i), self._gzip_path(i)
-        present = [part for part in parts if tf.io.gfile.exists(part)]
-        if len(present) == len(parts):  # they are removed only after the file is there
-            # No name and no time: the same records give the same bytes.
-            with (
-                tf.io.gfile.GFile(f"{path}.new", "wb") as file,
-                gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as target,
-            ):
-                _copy(parts, target)
-            tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
-        for part in present:
-            tf.io.gfile.remove(part)
-
-    def _publish(self, parts: list[str], path: str) -> None:
-        """Makes a file of its parts, unless that was done before an interruption."""
-        import tensorflow as tf
-
-        present = [part for part in parts if tf.io.gfile.exists(part)]
-        if len(present) < len(parts):  # they are removed only after the file is there
-            assert tf.io.gfile.exists(path), f"{path} and its parts are missing"
-        elif len(parts) == 1 and _is_rename(self._work_dir, self._output_dir):
-            tf.io.gfile.rename(parts[0], path, overwrite=True)
-            return
-        else:
-            whole = os.path.join(self._output_dir, f".{os.path.basename(path)}.partial")
-            tf.io.gfile.makedirs(self._output_dir)
-            with tf.io.gfile.GFile(whole, "wb") as target:
-                _copy(parts, target)
-            tf.io.gfile.rename(whole, path, overwrite=True)
-        for part in present:
-            tf.io.gfile.remove(part)
-
-
-def _copy(parts: Iterable[str], target: Any) -> None:
-    import tensorflow as tf
-
-    for part in parts:
-        with tf.io.gfile.GFile(part, "rb") as source:
-            shutil.copyfileobj(source, target, _COPY_BYTES)
-
-
-def _is_rename(work_dir: str, output_dir: str) -> bool:
-    """Whether a file gets from one folder to the other by a new name alone."""
-    if work_dir == output_dir:
-        return True
-    if not (is_local(work_dir) and is_local(output_dir)):
-        return False
-    os.makedirs(output_dir, exist_ok=True)
-    return os.stat(work_dir).st_dev == os.stat(output_dir).st_dev
+        compress_parts(self._part_paths(i), self._gzip_path(i))

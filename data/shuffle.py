@@ -17,7 +17,7 @@ DEFAULT_SEED = 10  # of create_finetune_tfrecords.py in Mesh Transformer JAX
 
 def order_hash(
     seed: int,
-    epoch: int,
+    epoch: int | np.ndarray,
     what: int,
     files: Sequence[int] | np.ndarray,
     numbers: Sequence[int] | np.ndarray,
@@ -26,7 +26,7 @@ def order_hash(
 
     Args:
         seed: of the shuffle, from 0.
-        epoch: from 0; each has its own order.
+        epoch: from 0; each has its own order. One for all, or one for each, [length].
         what: `DOCUMENTS`, before packing, or `SEQUENCES`, after it.
         files: number of the file of each document; 0 for sequences.
         numbers: of each document in its file, or of each sequence among all.

@@ -22,6 +22,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from utils.files import exists, is_folder, read_bytes
+
 GPT2_NAME = "gpt2"
 GPT2_SIZE = 50257
 END_OF_TEXT = "<|endoftext|>"
@@ -231,7 +233,7 @@ def load_tokenizer(
         ValueError: it is missing, damaged, empty, or not reachable.
     """
     if not is_pretrained:
-        backend = _load_file(Path(path))
+        backend = _load_file(path)
     elif path == GPT2_NAME:
         backend = _load_gpt2()
     else:
@@ -318,14 +320,14 @@ def _load_gpt2() -> tokenizers.Tokenizer:
     return backend
 
 
-def _load_file(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
+def _load_file(path: str) -> tokenizers.Tokenizer:
+    if not exists(path) or is_folder(path):
         raise ValueError(
             f"tokenizer file must exist; got {path}. "
             "Give the path of a tokenizer JSON file, or use the GPT-2 tokenizer."
         )
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_bytes(path).decode()
         json.loads(content)
         return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises plain Exception for every kind of damage

@@ -2,7 +2,7 @@
 # Lint, types and all tests, in an environment that it makes itself.
 set -euo pipefail
 
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" requirements-dev.txt
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" requirements-dev.txt requirements-beam.txt
 
 "$VENV_PYTHON" -m ruff check .
 "$VENV_PYTHON" -m ruff format --check .

@@ -48,6 +48,7 @@ ENTRY_SCRIPTS = {
     "evaluate.py",
     "convert_checkpoint.py",
     "data/create_tfrecords.py",
+    "data/create_tfrecords_beam.py",
     "data/train_tokenizer.py",
 }
 ENTRY_FOLDERS = {"benchmarks", "scripts"}

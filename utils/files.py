@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from utils.errors import reason
 
@@ -43,6 +44,22 @@ def names_in(folder: str) -> list[str]:
     return sorted(os.listdir(folder))
 
 
+def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As ``os.walk``: folders that are taken out of the second list are not entered."""
+    walked: Iterator[tuple[str, list[str], list[str]]]
+    walked = _gfile().walk(folder) if is_remote(folder) else os.walk(folder)
+    return walked
+
+
+def size_and_time(path: str) -> tuple[int, int]:
+    """Bytes of a file, and when it was changed, in nanoseconds."""
+    if is_remote(path):
+        status = _gfile().stat(path)
+        return int(status.length), int(status.mtime_nsec)
+    local_status = os.stat(path)
+    return local_status.st_size, local_status.st_mtime_ns
+
+
 @contextlib.contextmanager
 def _remote_errors() -> Iterator[None]:
     """Errors of TensorFlow's file systems as those of Python."""
@@ -54,16 +71,28 @@ def _remote_errors() -> Iterator[None]:
         raise OSError(reason(error)) from error
 
 
-def read_bytes(path: str) -> bytes:
-    """What is in a file.
+@contextlib.contextmanager
+def open_bytes(path: str) -> Iterator[IO[bytes]]:
+    """Opens a file to be read.
 
     Raises:
         OSError: it cannot be read.
     """
     if is_remote(path):
         with _remote_errors(), _gfile().GFile(path, "rb") as file:
-            return bytes(file.read())
-    with open(path, "rb") as file:
+            yield file
+        return
+    with open(path, "rb") as local_file:
+        yield local_file
+
+
+def read_bytes(path: str) -> bytes:
+    """What is in a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_bytes(path) as file:
         return file.read()
 
 
@@ -101,6 +130,27 @@ def remove(path: str) -> None:
         _gfile().remove(path)
     else:
         os.remove(path)
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder, with those above it, unless it is there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if is_remote(path):
+        with _remote_errors():
+            _gfile().makedirs(path)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def remove_folder(path: str) -> None:
+    """Removes a folder with everything in it."""
+    if is_remote(path):
+        _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path)
 
 
 def missing_folders(path: str) -> list[str]:

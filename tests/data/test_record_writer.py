@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from data import record_writer
 from data.record_writer import RecordWriter
 from data.records import record_files
 
@@ -67,16 +68,16 @@ def test_closing_goes_on(tmp_path, expected, published, monkeypatch, compress):
     killed.write_all(RECORDS)
     killed.end_file()
     state = killed.state()
-    publish = RecordWriter._publish
+    publish = record_writer.join_parts
     calls = []
 
-    def stop(self, parts, path):
+    def stop(parts, path):
         if len(calls) == published:
             raise KeyboardInterrupt
         calls.append(path)
-        publish(self, parts, path)
+        publish(parts, path)
 
-    monkeypatch.setattr(RecordWriter, "_publish", stop)
+    monkeypatch.setattr(record_writer, "join_parts", stop)
     with pytest.raises(KeyboardInterrupt):
         killed.close()
     monkeypatch.undo()
@@ -122,7 +123,7 @@ def test_compressing_goes_on(tmp_path, expected, monkeypatch, place, before):
 
 
 def test_another_file_system(tmp_path, expected, monkeypatch):
-    monkeypatch.setattr("data.record_writer._is_rename", lambda *folders: False)
+    monkeypatch.setattr("data.record_parts._is_rename", lambda *folders: False)
     output, work = str(tmp_path / "out"), str(tmp_path / "work")
     with RecordWriter(output, "x", files_per=4, work_dir=work) as writer:
         writer.write_all(RECORDS)

@@ -8,6 +8,7 @@ import re
 import shlex
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from configs.datasets import DatasetConfig
 from data import create_tfrecords, dataset_config, train_tokenizer
@@ -154,6 +155,10 @@ def test_links_lead_somewhere(page, repo_root):
 def test_flags_of_the_page_are_flags(page):
     """Those in tables and sentences, too."""
     known = {"--check_dataset", "--eval", "--model", "--steps_per_checkpoint"}
-    for parser in (train_tokenizer.build_parser(), create_tfrecords.build_parser()):
+    beam_parsers = []
+    PipelineOptions([]).get_all_options(add_extra_args_fn=beam_parsers.append)
+    known.add("--parallelism")  # of Flink's job server
+    parsers = [train_tokenizer.build_parser(), create_tfrecords.build_parser(), *beam_parsers]
+    for parser in parsers:
         known |= {flag for action in parser._actions for flag in action.option_strings}
     assert set(re.findall(r"--[a-zA-Z][a-zA-Z0-9_-]+", page)) <= known
