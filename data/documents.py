@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from data.formats import ACCEPTED_SUFFIXES, Damage, read_entries
+from data.entries import Damage
+from data.formats import ACCEPTED_SUFFIXES, read_entries
 from data.records import natural_sorted
 from utils.files import exists, is_folder, walk
 

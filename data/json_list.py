@@ -59,6 +59,8 @@ class _Text:
                 is_cut = error.pos >= surely_there or error.msg.startswith(_CUT_STRING)
                 if self.ended or not is_cut:
                     raise ValueError(error.msg) from error  # its position is one in the rest
+            except RecursionError as error:
+                raise ValueError("a value that is nested too deeply") from error
             self.grow(len(self.rest) - self.position)
 
 

@@ -1,50 +1,17 @@
 """Reading: every format gives the same documents; what cannot be read is named."""
 
 import gzip
-import io
 import json
 import os
-import tarfile
-import zipfile
 
 import pytest
-import zstandard
 
 from data.documents import BadDocument, Document, find_files, read_documents, read_keyed_documents
+from tests.data.archive_support import compress, lines, tar_of, write_dat, zip_of
 
 DOCUMENTS = ["First one.\r\nTwo lines.\n", "", "naïve 日本語", "last"]
 
 
-def lines(documents):
-    return "".join(json.dumps({"text": text, "meta": {}}) + "\n" for text in documents).encode()
-
-
-def tar_of(documents, mode, name="doc{}.txt"):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as archive:
-        for number, document in enumerate(documents):
-            content = document if isinstance(document, bytes) else document.encode()
-            member = tarfile.TarInfo(name.format(number))
-            member.size = len(content)
-            member.mtime = 0.5  # a fraction forces an extended header
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def zip_of(documents):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for number, text in enumerate(documents):
-            archive.writestr(f"{number}.txt", text)
-    return buffer.getvalue()
-
-
-def write_dat(documents):
-    contents = [text.encode() for text in documents]
-    return b"".join(b"%016d" % len(content) + content for content in contents)
-
-
-compress = zstandard.ZstdCompressor().compress
 FORMATS = {
     "a.jsonl": lines(DOCUMENTS),
     "a.jsonl.gz": gzip.compress(lines(DOCUMENTS)),
