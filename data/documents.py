@@ -6,7 +6,9 @@ in the file, both from 0. Everything that depends on an order of documents depen
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 from data.entries import Damage
 from data.formats import ACCEPTED_SUFFIXES, read_entries
 from data.records import natural_sorted
-from utils.files import exists, is_folder, walk
+from utils.files import exists, files_below, is_folder, is_remote
 
 DEFAULT_TEXT_KEY = "text"
 PROMPT_KEY, COMPLETION_KEY = "prompt", "completion"
@@ -83,7 +85,7 @@ def find_files(source: str, suffixes: Sequence[str] = ()) -> tuple[list[str], in
 
     Args:
         source: a folder, searched with its subfolders, or a single file, local or `gs://`.
-            Hidden files and folders are left out.
+            Hidden files and folders are left out. Links are followed, to each folder once.
         suffixes: endings of further text files to take, such as `.py`.
 
     Returns:
@@ -91,15 +93,23 @@ def find_files(source: str, suffixes: Sequence[str] = ()) -> tuple[list[str], in
         kinds left out.
 
     Raises:
-        ValueError: `source` is missing or holds no usable file.
+        ValueError: `source` is missing, holds no usable file, or something that cannot be read.
     """
-    if not exists(source):
-        raise ValueError(
-            f"input_dir must be a folder or a file that exists; got {source}. Check the path."
-        )
     accepted = (*ACCEPTED_SUFFIXES, *_with_dots(suffixes))
-    present = _walk(source) if is_folder(source) else [source]
-    usable = natural_sorted(path for path in present if path.endswith(accepted))
+    try:
+        if not exists(source):
+            raise ValueError(
+                f"input_dir must be a folder or a file that exists; got {source}. Check the path."
+            )
+        present = files_below(source) if is_folder(source) else [source]
+        usable = natural_sorted(path for path in present if path.endswith(accepted))
+        for path in present:
+            _check_file(path, path.endswith(accepted))
+    except OSError as error:
+        raise ValueError(
+            f"input_dir must hold folders and files that can be read; got {error.filename} "
+            f"({error.strerror}). Repair or remove it, or correct its permissions."
+        ) from error
     if not usable:
         raise ValueError(
             f"input_dir must hold at least one file of an accepted format ({' '.join(accepted)}); "
@@ -199,9 +209,14 @@ def _with_dots(suffixes: Sequence[str]) -> list[str]:
     return [suffix if suffix.startswith(".") else f".{suffix}" for suffix in suffixes]
 
 
-def _walk(folder: str) -> list[str]:
-    found = []
-    for parent, folders, names in walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
-    return found
+def _check_file(path: str, is_input: bool) -> None:
+    """Refuses what cannot be read as a file, before it is waited for.
+
+    Raises:
+        OSError: it is a link that leads nowhere, or an input file that is a pipe or a device.
+    """
+    if is_remote(path) or not (is_input or os.path.islink(path)):
+        return
+    mode = os.stat(path).st_mode
+    if is_input and not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "no regular file", path)

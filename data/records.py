@@ -333,5 +333,5 @@ def natural_sorted(paths: Iterable[str]) -> list[str]:
 
 
 def _natural_key(path: str) -> tuple[list[tuple[int, int, str]], str]:
-    parts = re.split(r"(\d+)", path)
-    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts], path
+    parts = enumerate(re.split(r"([0-9]+)", path))  # every second one is a number
+    return [(1, int(part), "") if i % 2 else (0, 0, part) for i, part in parts], path

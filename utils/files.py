@@ -6,6 +6,7 @@ Its import takes seconds, and what is wrong with a local path is to be said befo
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,14 +26,35 @@ def _gfile() -> Any:
     return tf.io.gfile
 
 
+@contextlib.contextmanager
+def _remote_errors(path: str) -> Iterator[None]:
+    """Errors of TensorFlow's file systems as those of Python, which name the path."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(errno.EIO, reason(error), path) from error
+
+
 def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
-    return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+    """Whether there is a file or folder.
+
+    Raises:
+        OSError: a remote file system cannot be reached.
+    """
+    if is_remote(path):
+        with _remote_errors(path):
+            return bool(_gfile().exists(path))
+    return os.path.exists(path)
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder."""
-    return bool(_gfile().isdir(path)) if is_remote(path) else os.path.isdir(path)
+    """Whether there is a folder; errors as ``exists``."""
+    if is_remote(path):
+        with _remote_errors(path):
+            return bool(_gfile().isdir(path))
+    return os.path.isdir(path)
 
 
 def names_in(folder: str) -> list[str]:
@@ -44,31 +66,66 @@ def names_in(folder: str) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As ``os.walk``: folders that are taken out of the second list are not entered."""
-    walked: Iterator[tuple[str, list[str], list[str]]]
-    walked = _gfile().walk(folder) if is_remote(folder) else os.walk(folder)
-    return walked
+def files_below(folder: str) -> list[str]:
+    """The files of a folder and of the folders in it, but for those that are hidden.
+
+    Links are followed. A folder to which several paths lead is looked into once, so that links
+    can make no loop, and by the path without a link if there is one.
+
+    Args:
+        folder: local or remote.
+
+    Returns:
+        Paths, in any order; links that lead nowhere are among them.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    found: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    pending = [folder]
+    while pending:
+        linked = []
+        for parent, folders, names in _walk(pending.pop(0)):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            if not is_remote(folder):
+                status = os.stat(parent)
+                if (status.st_dev, status.st_ino) in seen:
+                    folders[:] = []
+                    continue
+                seen.add((status.st_dev, status.st_ino))
+                paths = [os.path.join(parent, name) for name in folders]
+                linked += [path for path in paths if os.path.islink(path)]
+            found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+        pending += sorted(linked)
+    return found
+
+
+def _walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As ``os.walk``, which says nothing of folders that cannot be read."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    if not is_remote(folder):
+        yield from os.walk(folder, onerror=fail)
+        return
+    with _remote_errors(folder):
+        yield from _gfile().walk(folder, onerror=fail)
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Bytes of a file, and when it was changed, in nanoseconds."""
+    """Bytes of a file, and when it was changed, in nanoseconds.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
     if is_remote(path):
-        status = _gfile().stat(path)
+        with _remote_errors(path):
+            status = _gfile().stat(path)
         return int(status.length), int(status.mtime_nsec)
     local_status = os.stat(path)
     return local_status.st_size, local_status.st_mtime_ns
-
-
-@contextlib.contextmanager
-def _remote_errors() -> Iterator[None]:
-    """Errors of TensorFlow's file systems as those of Python."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise OSError(reason(error)) from error
 
 
 @contextlib.contextmanager
@@ -79,7 +136,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         OSError: it cannot be read.
     """
     if is_remote(path):
-        with _remote_errors(), _gfile().GFile(path, "rb") as file:
+        with _remote_errors(path), _gfile().GFile(path, "rb") as file:
             yield file
         return
     with open(path, "rb") as local_file:
@@ -105,7 +162,7 @@ def write_atomically(path: str, content: bytes) -> None:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.partial")
     if is_remote(path):
-        with _remote_errors():
+        with _remote_errors(path):
             _gfile().makedirs(folder)
             with _gfile().GFile(temporary, "wb") as file:
                 file.write(content)
@@ -139,7 +196,7 @@ def make_folder(path: str) -> None:
         OSError: it cannot be made.
     """
     if is_remote(path):
-        with _remote_errors():
+        with _remote_errors(path):
             _gfile().makedirs(path)
     else:
         os.makedirs(path, exist_ok=True)
@@ -165,13 +222,12 @@ def missing_folders(path: str) -> list[str]:
 
 def _check_reached(model_path: str) -> None:
     try:
-        with _remote_errors():
-            exists(model_path)
+        exists(model_path)
     except OSError as error:
         raise ValueError(
             f"model_path must be in a file system that can be reached; got {model_path} "
-            f"({str(error).rstrip('.')}). Look at the network, the bucket and its credentials, or "
-            "name a local folder."
+            f"({str(error.strerror).rstrip('.')}). Look at the network, the bucket and its "
+            "credentials, or name a local folder."
         ) from error
 
 

@@ -196,3 +196,67 @@ def test_reading_starts_at_any_document(tmp_path):
         assert list(read_keyed_documents(paths, start=document.key)) == documents[number:]
     os.remove(paths[0])  # a file before the start is not opened
     assert list(read_keyed_documents(paths, start=(1, 0))) == documents[1:]
+
+
+def test_names_may_hold_any_digits(tmp_path):
+    names = ["1²2.txt", "1²10.txt", "٣.txt"]
+    for name in names:
+        (tmp_path / name).write_text("x")
+    assert [os.path.basename(path) for path in find_files(str(tmp_path))[0]] == names
+
+
+def test_linked_folders_are_read_once(tmp_path):
+    (tmp_path / "elsewhere" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "z").mkdir(parents=True)
+    for name in ("elsewhere/a.txt", "elsewhere/sub/b.txt", "in/z/c.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "in" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in" / "again").symlink_to(tmp_path / "in" / "z")
+    (tmp_path / "in" / "z" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "elsewhere" / "loop").symlink_to(tmp_path / "elsewhere")
+    paths, _ = find_files(str(tmp_path / "in"))
+    expected = ["linked/a.txt", "linked/sub/b.txt", "z/c.txt"]
+    assert [os.path.relpath(path, tmp_path / "in") for path in paths] == expected
+
+
+def refused_folder(folder, path, why):
+    with pytest.raises(
+        ValueError, match=r"^input_dir must hold .* that can be read; got "
+    ) as caught:
+        find_files(str(folder))
+    assert f"got {path} ({why})" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "folder"])
+def test_links_that_lead_nowhere_are_named(tmp_path, name):
+    (tmp_path / "b.txt").write_text("x")
+    link = tmp_path / name
+    link.symlink_to(tmp_path / "none")
+    refused_folder(tmp_path, link, "No such file or directory")
+    link.unlink()
+    link.symlink_to(link)
+    refused_folder(tmp_path, link, "Too many levels of symbolic links")
+
+
+def test_what_is_no_regular_file_is_named_and_not_waited_for(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    os.mkfifo(tmp_path / "b.txt")
+    os.mkfifo(tmp_path / "c.other")  # no input
+    refused_folder(tmp_path, tmp_path / "b.txt", "no regular file")
+    refused_folder(tmp_path / "b.txt", tmp_path / "b.txt", "no regular file")
+
+
+def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    """Root may read all folders, so the system is told to say otherwise."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "a.txt").write_text("x")
+    real = os.scandir
+
+    def scandir(path):
+        if path == str(tmp_path / "secret"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    refused_folder(tmp_path, tmp_path / "secret", "Permission denied")
+    refused_folder(tmp_path / "secret", tmp_path / "secret", "Permission denied")

@@ -5,6 +5,7 @@ import os
 import pytest
 import tensorflow as tf
 
+from utils import files
 from utils.files import check_model_path, read_bytes, write_atomically
 
 
@@ -55,3 +56,14 @@ def test_a_file_system_out_of_reach_is_told_with_the_key(monkeypatch):
         "resolve host). Look at the network, the bucket and its credentials, or name a local "
         "folder."
     )
+
+
+def test_what_cannot_be_reached_is_named(monkeypatch):
+    class Unreachable:
+        def __getattr__(self, name):
+            raise tf.errors.UnavailableError(None, None, "Could not resolve host")
+
+    monkeypatch.setattr(files, "_gfile", Unreachable)
+    for function in (files.exists, files.is_folder, files.size_and_time, files.files_below):
+        with pytest.raises(OSError, match=r"Could not resolve host: 'gs://bucket/folder'"):
+            function("gs://bucket/folder")
