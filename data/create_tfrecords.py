@@ -27,15 +27,17 @@ if __package__ in (None, ""):
 
 from data.account import Account  # noqa: E402
 from data.encoding import EncodedBatch  # noqa: E402
+from data.input_files import InputChanged, describe_files, refuse_changed_files  # noqa: E402
 from data.manifest import tokenizer_fingerprint  # noqa: E402
 from data.preparation import Preparation  # noqa: E402
-from data.progress import Work, describe_files, work_folder  # noqa: E402
+from data.progress import Work, work_folder  # noqa: E402
 from data.record_flags import build_parser, parse_arguments  # noqa: E402
 from data.record_job import NoRecords, RecordJob  # noqa: E402
+from utils.files import file_problem, tensorflow_errors  # noqa: E402
 
 _log = logging.getLogger("create_tfrecords")
 
-_JOB_FORMAT = 2  # of unfinished work; another one cannot be gone on with
+_JOB_FORMAT = 3  # of unfinished work; another one cannot be gone on with
 
 
 def create_records(options: argparse.Namespace) -> Account:
@@ -49,16 +51,20 @@ def create_records(options: argparse.Namespace) -> Account:
 
     Raises:
         ValueError: the input cannot be read or gives no record, or the output is in use.
+        OSError: what is made cannot be written.
     """
     job = RecordJob.from_options(options)
+    described = _describe(job)
     work = Work(work_folder(options.output_dir, options.name))
     try:
-        preparation = _begin(job, work)
-        preparation.make()
-        account = preparation.account
-        job.refuse_empty(account)
-        preparation.seal()
-        job.publish(preparation.writer, account)
+        preparation = _begin(job, described, work)
+        with tensorflow_errors(options.output_dir):
+            preparation.make()
+            refuse_changed_files(described["files"])
+            account = preparation.account
+            job.refuse_empty(account)
+            preparation.seal()
+            job.publish(preparation.writer, account)
         work.remove()
     except BaseException as error:
         _give_up(work, error)
@@ -66,9 +72,9 @@ def create_records(options: argparse.Namespace) -> Account:
     return account
 
 
-def _begin(job: RecordJob, work: Work) -> Preparation:
+def _begin(job: RecordJob, described: dict[str, Any], work: Work) -> Preparation:
     """Takes up earlier work, or starts anew, and refuses what must not be replaced."""
-    options, described = job.options, _describe(job)
+    options = job.options
     if work.is_saved and not options.resume and not options.overwrite:
         raise ValueError(
             f"output_dir must hold no unfinished work on {options.name!r}; got {work.folder}. Give "
@@ -120,7 +126,7 @@ def _describe(job: RecordJob) -> dict[str, Any]:
 
 def _give_up(work: Work, error: BaseException) -> None:
     """Keeps the work for --resume if some is saved and it can come to a good end."""
-    if not work.is_saved or isinstance(error, NoRecords):
+    if not work.is_saved or isinstance(error, (NoRecords, InputChanged)):
         work.remove()
     elif work.is_held:
         work.release()
@@ -145,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program name; those of the process if None.
 
     Returns:
-        Exit code: 0 success, 1 a lost process, 2 wrong usage or input, 130 interrupted.
+        Exit code: 0 success, 1 a lost process or a full disk, 2 wrong usage or input, 130
+        interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -160,6 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"create_tfrecords.py: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        problem = file_problem(error, options.output_dir)
+        print(f"create_tfrecords.py: {problem}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("create_tfrecords.py: interrupted; no record file was written.", file=sys.stderr)
         return 130

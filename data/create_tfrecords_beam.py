@@ -26,12 +26,14 @@ if __package__ in (None, ""):
 from data.account import Account  # noqa: E402
 from data.record_flags import build_beam_parser, parse_beam_arguments  # noqa: E402
 from utils.files import (  # noqa: E402
+    file_problem,
     is_remote,
     make_folder,
     missing_folders,
     names_in,
     read_bytes,
     remove_folder,
+    tensorflow_errors,
     write_atomically,
 )
 
@@ -63,6 +65,7 @@ def create_records(options: argparse.Namespace, beam_flags: Sequence[str]) -> Ac
     """
     _prepare_beam()
     from data.beam_pipeline import parse_pipeline_options, run_pipeline
+    from data.input_files import describe_files, refuse_changed_files
     from data.preparation import name_bad
     from data.record_job import RecordJob
     from data.record_writer import RecordWriter
@@ -70,6 +73,7 @@ def create_records(options: argparse.Namespace, beam_flags: Sequence[str]) -> Ac
     beam_options = parse_pipeline_options(beam_flags)
     job = RecordJob.from_options(options)
     job.refuse_previous()
+    input_files = describe_files(job.plan.paths)
     with _work_folder(options) as folder:
         plan = job.plan
         if not plan.spec.is_pretrained:
@@ -81,15 +85,17 @@ def create_records(options: argparse.Namespace, beam_flags: Sequence[str]) -> Ac
         report = run_pipeline(plan, folder, options.skip_bad, beam_options)
         if report.bad and not options.skip_bad:
             raise report.bad[0].error()
+        refuse_changed_files(input_files)
         for number, bad in enumerate(report.bad, 1):
             name_bad(bad, number)
         job.refuse_empty(report.account)
         job.refuse_previous()
-        writer = RecordWriter(
-            plan.output_dir, plan.name, plan.files_per, work_dir=folder, compress=plan.compress
-        )
-        writer.adopt(report.account.records)
-        job.publish(writer, report.account)
+        with tensorflow_errors(options.output_dir):
+            writer = RecordWriter(
+                plan.output_dir, plan.name, plan.files_per, work_dir=folder, compress=plan.compress
+            )
+            writer.adopt(report.account.records)
+            job.publish(writer, report.account)
     return report.account
 
 
@@ -151,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program name; those of the process if None.
 
     Returns:
-        Exit code: 0 success, 1 a runner that failed, 2 wrong usage or input, 130 interrupted.
+        Exit code: 0 success, 1 a runner that failed or a full disk, 2 wrong usage or input, 130
+        interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -166,6 +173,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"create_tfrecords_beam.py: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        problem = file_problem(error, options.output_dir)
+        print(f"create_tfrecords_beam.py: {problem}", file=sys.stderr)
+        return 1
     except RuntimeError as error:
         print(f"create_tfrecords_beam.py: the pipeline failed: {error}", file=sys.stderr)
         return 1

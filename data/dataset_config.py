@@ -9,7 +9,7 @@ from typing import Any
 
 from data.records import GZIP_SUFFIX, SUFFIX, escape_glob
 from data.tokenizers import Tokenizer
-from utils.files import is_remote
+from utils.files import check_writable, is_remote, write_atomically
 
 _FOLDER = Path(__file__).resolve().parents[1] / "configs" / "dataset_configs"
 
@@ -37,8 +37,15 @@ def previous_dataset_config(path: Path, overwrite: bool) -> dict[str, Any]:
         Its content; empty if there is no such file.
 
     Raises:
-        ValueError: it exists and may not be replaced, or cannot be read.
+        ValueError: it exists and may not be replaced, cannot be read, or cannot be written.
     """
+    try:
+        check_writable(str(path))
+    except OSError as error:
+        raise ValueError(
+            f"dataset config must be a file that can be written; got {path} ({error.strerror}). "
+            "Give --write_dataset_config another one."
+        ) from error
     if not path.exists():
         return {}
     if not overwrite:
@@ -105,7 +112,9 @@ def write_dataset_config(path: Path, content: dict[str, Any], previous: dict[str
         path: of the file; its folder is made if missing.
         content: of ``dataset_config``.
         previous: of ``previous_dataset_config``.
+
+    Raises:
+        OSError: it cannot be written.
     """
     kept = {key: value for key, value in previous.items() if value != ""}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept | content, indent=2) + "\n", encoding="utf-8")
+    write_atomically(str(path), (json.dumps(kept | content, indent=2) + "\n").encode())

@@ -190,12 +190,13 @@ def _prompt_and_text(value: Any, text_key: str) -> tuple[str | None, str | Damag
     for part in (value, "" if prompt is None else prompt):
         if not isinstance(part, str):
             return None, Damage(f"a document that is no text but of type {type(part).__name__}")
-        if not _is_text(part):
+        if not is_text(part):
             return None, Damage("half of a character that takes two (a lone surrogate)")
     return prompt, value
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether it can be encoded: no half of a character that takes two is in it."""
     if text.isascii():
         return True
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from data.documents import BadDocument, Document, Key
 from data.tokenizers import Tokenizer, load_tokenizer
 from data.word_encoder import WordEncoder
 
+MOST_PROCESSES = 1024
 _BATCH_TEXTS = 512
 _BATCH_CHARACTERS = 1_000_000
 # Batches waiting per process: enough to keep it busy, few enough to bound the memory.
@@ -141,11 +143,12 @@ def encode_documents(
         The encoded documents, in the same order.
 
     Raises:
-        ValueError: `processes` is negative.
+        ValueError: `processes` is out of range.
     """
-    if processes < 0:
+    if not 0 <= processes <= MOST_PROCESSES:
         raise ValueError(
-            f"processes must be 0 (one per core) or more; got {processes}. Give 0 or leave it out."
+            f"processes must be 0 (one per core) to {MOST_PROCESSES}; got {processes}. Give 0 or "
+            "leave it out."
         )
     batches = _batches(documents)
     first = list(itertools.islice(batches, 2))
@@ -186,7 +189,9 @@ def _encode_in_pool(
     pool = ProcessPoolExecutor(processes, context, _start_worker, (spec,))
     try:
         for batch in batches:
-            waiting.append((batch, pool.submit(_encode_in_worker, batch.pairs)))
+            with _without_interrupts():
+                future = pool.submit(_encode_in_worker, batch.pairs)
+            waiting.append((batch, future))
             batch.pairs = []  # the pool has them
             if len(waiting) > processes * _BATCHES_AHEAD:
                 oldest, future = waiting.popleft()
@@ -195,6 +200,19 @@ def _encode_in_pool(
             yield batch.encoded(future.result())
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Holds Ctrl-C back for a moment; processes that are started in it never get one.
+
+    The terminal sends it to them too, and they could not ignore it before they have loaded Python.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Batch:
@@ -244,7 +262,6 @@ _worker: TextEncoder | None = None
 
 def _start_worker(spec: EncoderSpec) -> None:
     global _worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _worker = TextEncoder(spec)
 

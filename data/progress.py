@@ -14,16 +14,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from utils.files import is_remote, size_and_time, write_atomically
+from data.input_files import changed_files, in_short
+from utils.files import is_remote, write_atomically
 
 SAVE_SECONDS = 20.0
 """Time between two states; so much work is lost at most."""
 
 _JOB, _STATE, _LOCK = "job.json", "state.json", "lock"
-_SHOWN = 3
 
 
 def work_folder(output_dir: str, name: str) -> str:
@@ -41,20 +41,6 @@ def work_folder(output_dir: str, name: str) -> str:
         return os.path.join(output_dir, f".{name}.unfinished")
     digest = hashlib.sha256(f"{output_dir}\n{name}".encode()).hexdigest()[:16]
     return os.path.join(tempfile.gettempdir(), f"create_tfrecords-{digest}")
-
-
-def describe_files(paths: Sequence[str]) -> list[list[Any]]:
-    """What tells whether files are the same as before.
-
-    Args:
-        paths: files, local or remote.
-
-    Returns:
-        Path, size in bytes and time of change in nanoseconds of each.
-    """
-    return [
-        [path if is_remote(path) else os.path.abspath(path), *size_and_time(path)] for path in paths
-    ]
 
 
 class Work:
@@ -119,12 +105,11 @@ class Work:
             for key, value in job.items()
             if key != "files" and value != started.get(key)
         ]
-        differences += _changed_files(started.get("files", []), job["files"])
+        differences += changed_files(started.get("files", []), job["files"])
         if differences:
-            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
             raise ValueError(
                 "--resume must be given the options and input files that the work was started "
-                f"with; got other ones: {'; '.join(differences[:_SHOWN])}{more}. Give those, or "
+                f"with; got other ones: {in_short(differences)}. Give those, or "
                 "--overwrite without --resume to start again."
             )
         self._take()
@@ -205,14 +190,3 @@ def _remove(path: str) -> None:
         shutil.rmtree(path)
     else:
         os.remove(path)
-
-
-def _changed_files(before: list[list[Any]], now: list[list[Any]]) -> list[str]:
-    """Names the input files that are not as they were."""
-    if before == now:
-        return []
-    old, new = ({path: rest for path, *rest in files} for files in (before, now))
-    changed = [f"{path} is missing" for path in old if path not in new]
-    changed += [f"{path} is new" for path in new if path not in old]
-    changed += [f"{path} has changed" for path in new if path in old and new[path] != old[path]]
-    return changed or ["the files are in another order"]

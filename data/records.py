@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from utils.errors import reason
+from utils.files import names_in
 
 FEATURE = "text"
 MASK_FEATURE = "loss_mask"
@@ -50,13 +51,9 @@ def record_files(output_dir: str, name: str) -> list[str]:
     Returns:
         Paths, in natural order.
     """
-    import tensorflow as tf
-
     # Not a glob: `train_*` would also take the files of a data set named train_2.
     named = re.compile(re.escape(name) + r"_\d+_\d+" + _ENDING)
-    if not tf.io.gfile.isdir(output_dir):
-        return []
-    present = (entry for entry in tf.io.gfile.listdir(output_dir) if named.fullmatch(entry))
+    present = (entry for entry in names_in(output_dir) if named.fullmatch(entry))
     return natural_sorted(os.path.join(output_dir, entry) for entry in present)
 
 

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 
+from data.documents import is_text
 from data.tokenizers import Tokenizer
 
 
@@ -32,7 +33,7 @@ def parse_separator(value: str | None, tokenizer: Tokenizer) -> np.ndarray:
         return np.array([tokenizer.eos_id], np.int32)
     ids = _listed_ids(value)
     if ids is None:
-        ids = tokenizer.encode(value)
+        ids = tokenizer.encode(value) if is_text(value) else []
     if not ids or not 0 <= min(ids) <= max(ids) < tokenizer.size:
         raise ValueError(
             f"--separator must be one or more ids from 0 to {tokenizer.size - 1}, or a text; "

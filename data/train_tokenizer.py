@@ -29,16 +29,20 @@ from data.documents import (  # noqa: E402
     DEFAULT_TEXT_KEY,
     BadDocument,
     find_files,
+    is_text,
     read_keyed_documents,
 )
 from data.formats import ACCEPTED_SUFFIXES  # noqa: E402
+from data.input_files import describe_files, refuse_changed_files  # noqa: E402
 from data.tokenizers import Tokenizer  # noqa: E402
-from utils.files import exists, is_remote, write_atomically  # noqa: E402
+from utils.files import exists, file_problem, is_remote, write_atomically  # noqa: E402
 
 _log = logging.getLogger("train_tokenizer")
 
 FILE_NAME = "byte-level-bpe.tokenizer.json"
 DEFAULT_VOCAB_SIZE = 50257  # GPT-2's
+LARGEST_VOCAB_SIZE = 1 << 24  # memory for it is taken before the first merge
+_TOO_LARGE = 1 << 63
 _SPLIT = 128  # what n_vocab is to be a multiple of, so that common layouts can split it
 _SECONDS_BETWEEN_LINES = 30
 _BAD_SHOWN = 10
@@ -163,6 +167,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         ValueError: an option is unknown, missing or out of range.
     """
     options = build_parser().parse_args(list(argv))
+    for token in options.special_token:
+        if not is_text(token):
+            raise ValueError(
+                f"--special_token must be text in UTF-8; got {token!r}. Give another name."
+            )
     if too_short := [token for token in options.special_token if len(token) < 2]:
         raise ValueError(
             "--special_token must have two characters or more, since those of one stand for bytes; "
@@ -176,10 +185,15 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
             f"{len(options.special_token)} special tokens; got {options.vocab_size}. "
             "Give a larger number."
         )
+    if options.vocab_size > LARGEST_VOCAB_SIZE:
+        raise ValueError(
+            f"--vocab_size must be at most {LARGEST_VOCAB_SIZE}; got {options.vocab_size}. Give a "
+            "smaller number."
+        )
     for flag in ("min_frequency", "max_bytes"):
         value = getattr(options, flag)
-        if value is not None and value < 1:
-            raise ValueError(f"--{flag} must be at least 1; got {value}. Leave it out.")
+        if value is not None and not 1 <= value < _TOO_LARGE:
+            raise ValueError(f"--{flag} must be from 1 to 2^63 - 1; got {value}. Leave it out.")
     return options
 
 
@@ -257,10 +271,11 @@ def _texts_of(files: Sequence[str], options: argparse.Namespace, read: TextRead)
     """Reads all documents; on a terminal a bar shows how much of the files is done."""
     from tqdm import tqdm
 
-    sizes = [os.path.getsize(file) for file in files]
+    described = describe_files(files)
+    sizes = [size for _, size, _ in described]
     # None: no bar where stderr is no terminal.
     with tqdm(total=sum(sizes), unit="B", unit_scale=True, disable=None) as bar:
-        for file, size in zip(files, sizes):
+        for file, size, before in zip(files, sizes, described):
             bar.set_postfix_str(os.path.basename(file), refresh=False)
             for document in read_keyed_documents([file], options.text_key):
                 if isinstance(document, BadDocument):
@@ -270,6 +285,7 @@ def _texts_of(files: Sequence[str], options: argparse.Namespace, read: TextRead)
                 if document.prompt is not None:  # its tokens never join with the completion's
                     yield document.prompt
                 yield document.text
+            refuse_changed_files([before])
             bar.update(size)
 
 
@@ -346,7 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program name; those of the process if None.
 
     Returns:
-        Exit code: 0 success, 2 wrong usage or input, 130 interrupted.
+        Exit code: 0 success, 1 a file system that fails, 2 wrong usage or input, 130 interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -359,6 +375,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"train_tokenizer.py: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        problem = file_problem(error, options.input_dir)
+        print(f"train_tokenizer.py: {problem}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("train_tokenizer.py: interrupted; nothing was written.", file=sys.stderr)
         return 130

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -27,8 +28,12 @@ def _gfile() -> Any:
 
 
 @contextlib.contextmanager
-def _remote_errors(path: str) -> Iterator[None]:
-    """Errors of TensorFlow's file systems as those of Python, which name the path."""
+def tensorflow_errors(path: str) -> Iterator[None]:
+    """Errors of TensorFlow's file systems as those of Python, which name the path.
+
+    Raises:
+        OSError: in their place.
+    """
     import tensorflow as tf
 
     try:
@@ -44,7 +49,7 @@ def exists(path: str) -> bool:
         OSError: a remote file system cannot be reached.
     """
     if is_remote(path):
-        with _remote_errors(path):
+        with tensorflow_errors(path):
             return bool(_gfile().exists(path))
     return os.path.exists(path)
 
@@ -52,7 +57,7 @@ def exists(path: str) -> bool:
 def is_folder(path: str) -> bool:
     """Whether there is a folder; errors as ``exists``."""
     if is_remote(path):
-        with _remote_errors(path):
+        with tensorflow_errors(path):
             return bool(_gfile().isdir(path))
     return os.path.isdir(path)
 
@@ -62,7 +67,8 @@ def names_in(folder: str) -> list[str]:
     if not is_folder(folder):
         return []
     if is_remote(folder):  # where listed folders end in a slash
-        return sorted(filter(None, (name.rstrip("/") for name in _gfile().listdir(folder))))
+        with tensorflow_errors(folder):
+            return sorted(filter(None, (name.rstrip("/") for name in _gfile().listdir(folder))))
     return sorted(os.listdir(folder))
 
 
@@ -110,7 +116,7 @@ def _walk(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
     if not is_remote(folder):
         yield from os.walk(folder, onerror=fail)
         return
-    with _remote_errors(folder):
+    with tensorflow_errors(folder):
         yield from _gfile().walk(folder, onerror=fail)
 
 
@@ -121,7 +127,7 @@ def size_and_time(path: str) -> tuple[int, int]:
         OSError: it cannot be looked at.
     """
     if is_remote(path):
-        with _remote_errors(path):
+        with tensorflow_errors(path):
             status = _gfile().stat(path)
         return int(status.length), int(status.mtime_nsec)
     local_status = os.stat(path)
@@ -136,7 +142,7 @@ def open_bytes(path: str) -> Iterator[IO[bytes]]:
         OSError: it cannot be read.
     """
     if is_remote(path):
-        with _remote_errors(path), _gfile().GFile(path, "rb") as file:
+        with tensorflow_errors(path), _gfile().GFile(path, "rb") as file:
             yield file
         return
     with open(path, "rb") as local_file:
@@ -162,7 +168,7 @@ def write_atomically(path: str, content: bytes) -> None:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.partial")
     if is_remote(path):
-        with _remote_errors(path):
+        with tensorflow_errors(path):
             _gfile().makedirs(folder)
             with _gfile().GFile(temporary, "wb") as file:
                 file.write(content)
@@ -181,6 +187,32 @@ def write_atomically(path: str, content: bytes) -> None:
         raise
 
 
+def check_writable(path: str) -> None:
+    """Makes sure that a local file can be made, and leaves nothing.
+
+    Raises:
+        OSError: it cannot.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def file_problem(error: OSError, path: str) -> str:
+    """Says in one line what a file system has refused.
+
+    Args:
+        error: the error.
+        path: what was worked on, if the error does not say.
+    """
+    return (
+        f"files must be readable, or writable with room on the disk; got {error.filename or path} "
+        f"({error.strerror or error}). Make room, correct the permissions, or give another folder."
+    )
+
+
 def remove(path: str) -> None:
     """Removes a file."""
     if is_remote(path):
@@ -196,7 +228,7 @@ def make_folder(path: str) -> None:
         OSError: it cannot be made.
     """
     if is_remote(path):
-        with _remote_errors(path):
+        with tensorflow_errors(path):
             _gfile().makedirs(path)
     else:
         os.makedirs(path, exist_ok=True)

@@ -1,5 +1,11 @@
 """Encoding: order and ids do not depend on the number of processes."""
 
+import multiprocessing
+import re
+import signal
+from contextlib import closing
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -50,6 +56,21 @@ def test_error_in_a_worker_reaches_the_caller():
         list(encode_documents(broken(), GPT2, processes=2))
 
 
+def test_an_interrupt_is_for_the_first_process_alone():
+    """The terminal sends Ctrl-C to all of them, also while they start."""
+
+    def holds_back(process):
+        (line,) = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+        return bool(int(line, 16) >> (signal.SIGINT - 1) & 1)
+
+    stream = encode_documents(documents(texts()), GPT2, processes=2)
+    with closing(stream):
+        next(stream)
+        workers = multiprocessing.active_children()
+        assert workers and all(holds_back(worker.pid) for worker in workers)
+    assert not holds_back("self")
+
+
 def test_cleaning_comes_before_encoding():
     spec = EncoderSpec("gpt2", True, ftfy=True, wikitext_detokenize=True)
     (ids,) = encode_texts(["schÃ¶n @-@ gut"], spec)
@@ -60,9 +81,10 @@ def test_no_text_gives_nothing():
     assert list(encode_texts([], GPT2)) == []
 
 
-def test_negative_processes_are_refused():
-    with pytest.raises(ValueError, match=r"processes must be 0 .* or more; got -1"):
-        list(encode_texts([], GPT2, processes=-1))
+@pytest.mark.parametrize("processes", [-1, 10**20])
+def test_a_number_of_processes_that_cannot_be_is_refused(processes):
+    with pytest.raises(ValueError, match=rf"processes must be 0 .* to 1024; got {processes}\."):
+        list(encode_texts([], GPT2, processes))
 
 
 @pytest.mark.parametrize("processes", [1, 3])

@@ -41,3 +41,8 @@ def test_lists_of_something_else_than_ids(value):
         f"--separator in brackets must list token ids, as in '[0]'; got {value!r}. Write whole "
         "numbers, or a text that is no JSON list."
     )
+
+
+def test_a_separator_that_is_no_text_is_refused():
+    with pytest.raises(ValueError, match=r"--separator must be .* or a text; got '\\udcff'"):
+        parse_separator("\udcff", load_tokenizer())

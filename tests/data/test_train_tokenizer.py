@@ -12,6 +12,7 @@ import pytest
 import tokenizers as library
 import zstandard
 
+from data import documents
 from data.bpe_training import split_text, train_bpe
 from data.create_tfrecords import main as make_records
 from data.records import read_records, record_files
@@ -218,8 +219,14 @@ def test_an_existing_tokenizer_is_kept(corpus, tmp_path, capsys):
     [
         (["--vocab_size", "257"], "--vocab_size must be at least 258, for 256 bytes and 2 special"),
         (["--vocab_size", "258", "--special_token", "<x>"], "--vocab_size must be at least 259"),
-        (["--min_frequency", "0"], "--min_frequency must be at least 1; got 0."),
-        (["--max_bytes", "0"], "--max_bytes must be at least 1; got 0."),
+        (["--min_frequency", "0"], "--min_frequency must be from 1 to 2^63 - 1; got 0."),
+        (["--min_frequency", "9" * 20], "--min_frequency must be from 1 to 2^63 - 1; got 9999"),
+        (["--max_bytes", "0"], "--max_bytes must be from 1 to 2^63 - 1; got 0."),
+        (["--vocab_size", "4294967296"], "--vocab_size must be at most 16777216; got 4294967296."),
+        (
+            ["--special_token", "<\udcff>"],
+            "--special_token must be text in UTF-8; got '<\\udcff>'.",
+        ),
         (["--special_token", "a"], "--special_token must have two characters or more"),
         (["--vocab_siz", "300"], "unrecognized arguments: --vocab_siz 300. See train_tok"),
         (["--file_type", "jsonl"], "input_dir must hold at least one file with the ending of"),
@@ -280,3 +287,16 @@ def test_most_frequent_pairs_come_first():
     backend = train_bpe(["ab ab ab ab ab cd cd cd"], 261)
     vocabulary = sorted(backend.get_vocab().items(), key=lambda item: item[1])
     assert [token for token, _ in vocabulary[258:]] == ["ab", "Ġab", "cd"]
+
+
+def test_text_that_changes_while_it_is_read_is_refused(corpus, tmp_path, capsys, monkeypatch):
+    read_entries = documents.read_entries
+
+    def read_and_change(path):
+        yield from read_entries(path)
+        os.utime(path, (1, 1))
+
+    monkeypatch.setattr(documents, "read_entries", read_and_change)
+    message = refused(capsys, corpus, tmp_path / "out")
+    assert message.startswith("input files must stay as they are while they are read; got other")
+    assert not (tmp_path / "out" / FILE_NAME).exists()
