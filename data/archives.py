@@ -126,8 +126,8 @@ def read_zip(file: IO[bytes]) -> Iterator[Entry]:
 
 def _missing_members(file: IO[bytes], members: list[zipfile.ZipInfo]) -> Damage | None:
     """What the index leaves out, which zipfile does not ask."""
-    end_bytes = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end_bytes - _ZIP_END_BYTES))
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - _ZIP_END_BYTES))
     end = file.read().rpartition(_ZIP_END)[2]
     count = int.from_bytes(end[6:8], "little")
     if len(members) % (1 << 16) != count and count != _ZIP64_COUNT:
