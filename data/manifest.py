@@ -11,9 +11,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from typing import Any, Optional
+from typing import Annotated, Any, Literal, Optional
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from data.tokenizers import Tokenizer
@@ -23,6 +23,8 @@ SUFFIX = ".manifest.json"
 FORMAT_VERSION = 1
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
+_Count = Annotated[int, Field(ge=0)]
+_Positive = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -38,8 +40,8 @@ class TokenizerIdentity:
     """
 
     name: str
-    size: int
-    eos_id: Optional[int]
+    size: _Positive
+    eos_id: Optional[_Count]
     fingerprint: str
 
 
@@ -58,14 +60,14 @@ class Counts:
         text_bytes: UTF-8 bytes of the text, as encoded, that ``tokens_read`` counts.
     """
 
-    documents_read: int
-    documents_kept: int
-    documents_dropped: dict[str, int]
-    records: int
-    tokens_read: int
-    tokens_kept: int
-    tokens_dropped: dict[str, int]
-    text_bytes: int
+    documents_read: _Count
+    documents_kept: _Count
+    documents_dropped: dict[str, _Count]
+    records: _Count
+    tokens_read: _Count
+    tokens_kept: _Count
+    tokens_dropped: dict[str, _Count]
+    text_bytes: _Count
 
     @property
     def bytes_per_token(self) -> float:
@@ -94,12 +96,12 @@ class Manifest:
 
     name: str
     tokenizer: TokenizerIdentity
-    mode: str
-    chunk_size: Optional[int]
-    separator: tuple[int, ...]
+    mode: Literal["chunks", "documents"]
+    chunk_size: Optional[_Positive]
+    separator: tuple[_Count, ...]
     options: dict[str, Any]
     counts: Counts
-    files: dict[str, int]
+    files: dict[str, _Count]
     loss_mask: bool = False
     format_version: int = FORMAT_VERSION
 
@@ -164,17 +166,59 @@ def read_manifest(path: str) -> Manifest:
     except OSError as error:
         raise _unusable(path, error.strerror or str(error)) from error
     try:
-        values = json.loads(content)
+        text = content.decode()
+        values = json.loads(text)
         version = values.get("format_version") if isinstance(values, dict) else None
         if isinstance(version, int) and version > FORMAT_VERSION:
             raise _unusable(path, f"format_version {version}, made by a later version")
-        return _READER.validate_json(content)
+        manifest = _READER.validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise _unusable(path, f"{place}: {first['msg']}") from error
+    except UnicodeDecodeError as error:
+        raise _unusable(path, f"no UTF-8: {error}") from error
     except json.JSONDecodeError as error:
         raise _unusable(path, f"no JSON: {error}") from error
+    except RecursionError as error:
+        raise _unusable(path, "no JSON that can be read: nested too deeply") from error
+    contradiction = _contradiction(manifest)
+    if contradiction is not None:
+        raise _unusable(path, contradiction)
+    return manifest
+
+
+def _contradiction(manifest: Manifest) -> Optional[str]:
+    """What cannot be true of any records, so that somebody must have changed it."""
+    counts, in_files = manifest.counts, sum(manifest.files.values())
+    documents = counts.documents_kept + sum(counts.documents_dropped.values())
+    tokens = counts.tokens_kept + sum(counts.tokens_dropped.values())
+    in_chunks = manifest.mode == "chunks"
+    chunked = counts.records * ((manifest.chunk_size or 0) + 1)
+    folders = [name for name in manifest.files if os.path.basename(name) != name]
+    claims = [
+        (manifest.format_version >= 1, f"format_version: {manifest.format_version}"),
+        (manifest.files, "files: none"),
+        (not folders, f"files: {folders[:1]} in a folder"),
+        (counts.records == in_files, f"counts.records: {counts.records}, files: {in_files}"),
+        (
+            counts.documents_read == documents,
+            f"counts: {counts.documents_read} documents read, {documents} kept and dropped",
+        ),
+        (
+            counts.tokens_read == tokens,
+            f"counts: {counts.tokens_read} tokens read, {tokens} kept and dropped",
+        ),
+        (
+            in_chunks == (manifest.chunk_size is not None),
+            f"mode: {manifest.mode}, chunk_size: {manifest.chunk_size}",
+        ),
+        (
+            not in_chunks or counts.tokens_kept == chunked,
+            f"counts.tokens_kept: {counts.tokens_kept}, in chunks of chunk_size + 1: {chunked}",
+        ),
+    ]
+    return next((claim for holds, claim in claims if not holds), None)
 
 
 def _unusable(path: str, why: str) -> ValueError:

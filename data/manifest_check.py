@@ -6,13 +6,14 @@ Records without a manifest are used unchecked: other programs make records too.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Optional
 
 from configs.names import CHUNKS
 from configs.schema import Config
+from data.label_check import Record
 from data.manifest import SUFFIX, Manifest, TokenizerIdentity, identify, read_manifest
 from data.records import SUFFIX as RECORD_SUFFIX
 from data.records import record_count
@@ -36,6 +37,12 @@ class FoundManifest:
     path: str
     manifest: Manifest
     names: frozenset[str]
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of the record files that it lists."""
+        folder = os.path.dirname(self.path)
+        return [os.path.join(folder, name) for name in self.manifest.files]
 
 
 @dataclass(frozen=True)
@@ -92,14 +99,56 @@ def _plain(name: str) -> str:
 def _unlisted_files(files: Sequence[str], found: Sequence[FoundManifest]) -> list[str]:
     """Record files that no manifest lists, in a folder where others are listed."""
     folders = {os.path.dirname(item.path) for item in found}
-    listed = {
-        os.path.join(os.path.dirname(item.path), _plain(name))
-        for item in found
-        for name in item.manifest.files
-    }
+    listed = {_plain(path) for item in found for path in item.paths}
     return [
         file for file in files if os.path.dirname(file) in folders and _plain(file) not in listed
     ]
+
+
+def content_problem(
+    found: Sequence[FoundManifest], records: Iterable[Record], dataset_id: str
+) -> Optional[str]:
+    """Says what is wrong if records are not what their manifest says.
+
+    Args:
+        found: manifests of the dataset.
+        records: of the dataset; looked at until nothing is left that could be told of them.
+        dataset_id: its name.
+
+    Returns:
+        The problem or None.
+    """
+    if not found:
+        return None
+    owners = {_plain(path): item for item in found for path in item.paths}
+    unmasked = {item.path: 0 for item in found if item.manifest.loss_mask}  # records seen so far
+    for path, ids, mask in records:
+        item = owners.get(_plain(path))
+        if item is None:
+            continue
+        size = item.manifest.chunk_size
+        if size is not None and len(ids) != size + 1:
+            got = f"chunk_size {size:,} and a record of {len(ids):,} ids"
+            return _false_manifest(item, dataset_id, got, path)
+        if mask is not None and not item.manifest.loss_mask:
+            return _false_manifest(item, dataset_id, "no loss_mask and a record with one", path)
+        if item.path in unmasked:
+            unmasked[item.path] += 1
+            if mask is not None:
+                del unmasked[item.path]
+        if not unmasked:
+            return None
+    for item in found:
+        if unmasked.get(item.path, 0) >= item.manifest.counts.records:
+            return _false_manifest(item, dataset_id, "loss_mask and no record with one", item.path)
+    return None
+
+
+def _false_manifest(found: FoundManifest, dataset_id: str, got: str, where: str) -> str:
+    return (
+        f"records of {dataset_id} must be as {found.path} says; got {got} in {where}. "
+        f"{_REMAKE.capitalize()}, or remove the manifest to use them unchecked."
+    )
 
 
 class ManifestCheck:
@@ -155,6 +204,13 @@ class ManifestCheck:
         if isinstance(tokenizer, str):
             warnings.append(
                 f"Whether the tokenizer of {dataset_id} made its records is not known: {tokenizer}"
+            )
+        if len(found) > 1:
+            names = ", ".join(item.manifest.name for item in found[:_SHOWN])
+            warnings.append(
+                f"The glob of {dataset_id} matches {len(found)} data sets: {names}"
+                f"{', …' if len(found) > _SHOWN else ''}. If one of them is held out, write a "
+                "narrower glob, such as name_[0-9]*.tfrecords."
             )
         if unlisted := _unlisted_files(files, found):
             warnings.append(

@@ -15,11 +15,15 @@ _GOLDEN_RATIO = (5**0.5 - 1) / 2
 _STREAM = 0x6D6C6D  # keeps these draws apart from others that are made of seed and number
 
 
+def never_chosen(config: Config) -> list[int]:
+    """Ids that are never labels: special ones and those to be ignored."""
+    special = (config.padding_id, config.mlm_mask_id, config.mlm_cls_token_id)
+    return [*(token for token in special if token is not None), *config.mlm_mask_ignore_ids]
+
+
 def _may_be_chosen(tokens: tf.Tensor, config: Config) -> tf.Tensor:
     """Boolean [n_ctx]: ordinary tokens, neither special ones nor those to be ignored."""
-    special = (config.padding_id, config.mlm_mask_id, config.mlm_cls_token_id)
-    never = [*(token for token in special if token is not None), *config.mlm_mask_ignore_ids]
-    return tf.reduce_all(tf.not_equal(tokens[:, tf.newaxis], never), 1)
+    return tf.reduce_all(tf.not_equal(tokens[:, tf.newaxis], never_chosen(config)), 1)
 
 
 def masked_example(

@@ -115,9 +115,15 @@ class RecordJob:
         Raises:
             NoRecords: there is no record.
         """
-        if account.records:
-            return
         options = self.options
+        if account.records:
+            if account.tokens_masked == account.tokens_kept:
+                raise NoRecords(
+                    "records must hold tokens that a model is to learn; got "
+                    f"{account.tokens_masked:,} tokens of prompts and none of completions, out of "
+                    f"{options.input_dir}. Give shorter prompts, more data, or --mode documents."
+                )
+            return
         if account.records_repetitive:
             raise NoRecords(
                 f"at least one record must have {options.min_unique_tokens} different ids; got "

@@ -16,7 +16,8 @@ import numpy as np
 from configs.datasets import DatasetSource
 from configs.names import CHUNKS
 from configs.schema import Config
-from data.manifest_check import ManifestCheck
+from data.label_check import RECORDS_SEARCHED, label_problem, labelled_records
+from data.manifest_check import FoundManifest, ManifestCheck, content_problem
 from data.records import (
     MASK_FEATURE,
     compression_of,
@@ -244,16 +245,27 @@ def mask_problem(masked_in: Optional[str], config: Config) -> Optional[str]:
     )
 
 
-def _check_manifests(source: Source, check: ManifestCheck, config: Config) -> None:
+def _check_manifests(
+    source: Source, check: ManifestCheck, config: Config
+) -> tuple[FoundManifest, ...]:
     findings = check.look(source.id, source.files, source.mode)
     _refuse(next(iter(findings.problems), None))
     masked = next((item.path for item in findings.found if item.manifest.loss_mask), None)
     _refuse(mask_problem(masked and f"those that {masked} lists", config))
     for warning in findings.warnings:
         LOGGER.warning("%s", warning)
+    return findings.found
 
 
-def _check_source(source: Source, config: Config) -> None:
+def _check_labels(source: Source, config: Config) -> None:
+    problem = label_problem(labelled_records(source), source, config)
+    if source.records <= RECORDS_SEARCHED:
+        _refuse(problem)
+    elif problem is not None:
+        LOGGER.warning("%s", problem)
+
+
+def _check_source(source: Source, config: Config, found: Sequence[FoundManifest]) -> None:
     """Looks at the first records, so that wrong data is named before anything is built."""
     _refuse(size_problem(source))
     _check_counts(source)
@@ -269,6 +281,8 @@ def _check_source(source: Source, config: Config) -> None:
     _refuse(id_problem(first, source, config))
     if source.mode != CHUNKS:
         _refuse(stitch_problem(shortest_document(source), source, config))
+    _refuse(content_problem(found, labelled_records(source), source.id))
+    _check_labels(source, config)
 
 
 def open_sources(config: Config, training: bool) -> list[Source]:
@@ -298,8 +312,8 @@ def open_sources(config: Config, training: bool) -> list[Source]:
     sources = [find_source(source, pattern, seed) for source, pattern in found]
     manifests = ManifestCheck(config)
     for source in sources:
-        _check_manifests(source, manifests, config)
-        _check_source(source, config)
+        found_manifests = _check_manifests(source, manifests, config)
+        _check_source(source, config, found_manifests)
     if training:
         _refuse(batch_problem(sum(source.sequences for source in sources), config))
     return sources

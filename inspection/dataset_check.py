@@ -13,7 +13,8 @@ import numpy as np
 from configs.datasets import DatasetSource
 from configs.names import CHUNKS
 from configs.schema import Config
-from data.manifest_check import ManifestCheck
+from data.label_check import Record, label_problem
+from data.manifest_check import FoundManifest, ManifestCheck, content_problem
 from data.records import (
     count_records,
     is_local,
@@ -41,9 +42,6 @@ RECORDS_READ = 2000
 _FILES_READ = 20
 _PROBLEMS_SHOWN = 5
 _SAMPLES = 2
-
-Record = tuple[str, np.ndarray, Optional[np.ndarray]]
-"""Path of the file, ids [length], loss mask [length] or None."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +136,7 @@ def _content(
     source: Source,
     tokenizer_of: DatasetSource,
     config: Config,
+    manifests: Sequence[FoundManifest],
 ) -> tuple[list[str], list[str]]:
     """(lines, problems) of records that were read."""
     lengths = [len(ids) for _, ids, _ in records]
@@ -152,11 +151,17 @@ def _content(
         lines.append(f"ids        {low} to {high}; n_vocab {config.n_vocab:,}")
     lines += _labels_line(records)
     unmasked = [(path, ids) for path, ids, _ in records]
-    masked_in = next((path for path, _, mask in records if mask is not None), None)
+    masked = [record for record in records if record[2] is not None][:1]
+    no_labels = label_problem(records, source, config)
+    if no_labels is not None and len(records) < source.records:  # others may have some
+        lines.append(f"WARNING    {no_labels}")
+        no_labels = None
     found = (
-        mask_problem(masked_in, config),
+        mask_problem(masked[0][0] if masked else None, config),
         _length_problem(unmasked, source, config),
         id_problem(unmasked, source, config),
+        content_problem(manifests, [*masked, *records], source.id),
+        no_labels,
     )
     problems = [problem for problem in found if problem is not None]
     try:
@@ -191,7 +196,7 @@ def _check_source(
         problems.append(no_sequence)
     if not records:
         return SourceCheck(name, tuple(lines), tuple(problems), 0, entry.weight)
-    content, wrong = _content(records, source, entry, config)
+    content, wrong = _content(records, source, entry, config, findings.found)
     return SourceCheck(
         name, (*lines, *content), (*problems, *wrong), source.sequences, entry.weight
     )

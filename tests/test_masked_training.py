@@ -94,8 +94,10 @@ def test_scores_are_means_over_the_hidden_tokens(folder):
 
 
 def test_an_evaluation_in_which_nothing_is_hidden_is_refused(tmp_path, folder):
-    write(tmp_path, "eval", np.zeros((3, N_CTX + 1), np.int64))
-    loss = DatasetLoss(config_of(tmp_path), Placement(mesh_layout("x:1", ""), ("",)), 0)
+    config = config_of(tmp_path)
+    padding = np.zeros((config.eval_batch_size, N_CTX + 1), np.int64)
+    write(tmp_path, "eval", [*padding, *(padding + 1)])
+    loss = DatasetLoss(config, Placement(mesh_layout("x:1", ""), ("",)), max_batches=1)
     with pytest.raises(ValueError, match="evaluation must predict at least one token; got none"):
         loss.evaluate(f"{folder}/model.ckpt-13")
     loss.close()

@@ -237,6 +237,15 @@ def test_too_few_tokens_for_one_chunk(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_records_of_prompts_alone_are_not_made(tmp_path, capsys):
+    line = json.dumps({"prompt": "word " * 60, "completion": "end"})
+    (tmp_path / "long.jsonl").write_text(line)
+    options = ["--use_gpt2_tokenizer", "--mode", "chunks", "--chunk_size", "16"]
+    line = refused(capsys, command(tmp_path / "long.jsonl", tmp_path / "out", *options))
+    assert "must hold tokens that a model is to learn; got 51 tokens of prompts and none" in line
+    assert not list((tmp_path / "out").glob("*"))
+
+
 def test_too_small_documents(corpus, tmp_path, capsys):
     arguments = command(corpus[0], tmp_path / "out", "--use_gpt2_tokenizer")
     line = refused(capsys, [*arguments, "--minimum_size", "5000"])

@@ -130,6 +130,18 @@ def test_scores_of_a_unigram_model_count(tmp_path):
         (lambda values: values["counts"].update(records="4"), r"\(counts\.records: .*integer"),
         (lambda values: values.update(colour=1), r"\(colour: Unexpected"),
         (lambda values: values.update(format_version=2), "format_version 2, made by a later"),
+        (lambda values: values.update(format_version=0), r"\(format_version: 0\)"),
+        (lambda values: values.update(format_version=True), r"\(format_version: .*integer"),
+        (lambda values: values.update(mode="lines"), r"\(mode: .*'chunks' or 'documents'"),
+        (lambda values: values.update(mode="documents"), r"mode: documents, chunk_size: 16"),
+        (lambda values: values.update(chunk_size=None), r"mode: chunks, chunk_size: None"),
+        (lambda values: values.update(chunk_size=8), r"tokens_kept: 68, in chunks .*: 36"),
+        (lambda values: values.update(files={}), r"\(files: none\)"),
+        (lambda values: values.update(files={"a/b_0_4.tfrecords": 4}), r"b_0_4.* in a folder"),
+        (lambda values: values["counts"].update(records=5), r"counts.records: 5, files: 4"),
+        (lambda values: values["counts"].update(records=-1), r"counts.records: .*greater"),
+        (lambda values: values["counts"].update(documents_read=9), r"9 documents read, 5 kept"),
+        (lambda values: values["counts"].update(tokens_read=9), r"9 tokens read, 80 kept"),
     ],
 )
 def test_a_manifest_that_is_none_is_named(tmp_path, gpt2, change, message):
@@ -141,11 +153,21 @@ def test_a_manifest_that_is_none_is_named(tmp_path, gpt2, change, message):
         read_manifest(str(path))
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{"])
-def test_damage_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "no JSON"),
+        (b"[]", "the whole"),
+        (b"{", "no JSON"),
+        ('{"name": "\u00e9"}'.encode("latin-1"), "no UTF-8"),
+        ("{}".encode("utf-16"), "no UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_damage_is_named(tmp_path, content, why):
     path = tmp_path / "train.manifest.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=rf"got {path} \(.*remove the manifest"):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"got {path} \([^\n]*{why}[^\n]*remove the manifest"):
         read_manifest(str(path))
 
 

@@ -7,11 +7,19 @@ import pytest
 import tokenizers as library
 
 from configs.load import parse_config
-from data.manifest import Counts, Manifest, identify, write_manifest
+from data.manifest import (
+    Counts,
+    Manifest,
+    identify,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
 from data.manifest_check import ManifestCheck
 from data.record_writer import RecordWriter
 from data.sources import open_sources
 from data.tokenizers import load_tokenizer
+from inspection.dataset_check import check_datasets
 
 WINDOW = 4
 WORDS = ("<|endoftext|>", "one", "two", "three", "four")
@@ -45,10 +53,17 @@ def folder(tmp_path):
 
 
 def rewrite(folder, **changes):
-    from data.manifest import manifest_path, read_manifest
-
     manifest = read_manifest(manifest_path(str(folder), "train"))
-    write_manifest(dataclasses.replace(manifest, **changes), str(folder))
+    records = sum(changes.get("files", manifest.files).values())
+    counts = Counts(6, 6, {}, records, records * 5, records * 5, {}, 100)
+    write_manifest(dataclasses.replace(manifest, **{"counts": counts} | changes), str(folder))
+
+
+def mask_last_record(folder):
+    with RecordWriter(str(folder), "train", files_per=4) as writer:
+        for number in range(6):
+            ids = [number % 5] * (WINDOW + 1)
+            writer.write(ids if number < 5 else [~ids[0], *ids[1:]])
 
 
 def config_of(folder, tokenizer="words.json", pattern="train_*", scheme="", eos_id=0, **keys):
@@ -211,9 +226,55 @@ def test_a_manifest_of_another_data_set_does_not_count(folder):
 
 def test_records_with_loss_masks_are_not_for_a_masked_model(folder):
     """The first record may be one without a mask."""
+    mask_last_record(folder)
     rewrite(folder, loss_mask=True)
     open_sources(config_of(folder), training=True)
     assert refused(config_of(folder, mlm_training=True, mlm_mask_id=4)) == (
         "records must have no loss_mask with mlm_training; got one in those that "
         f"{folder}/train.manifest.json lists. Set mlm_training to false, or use other records."
+    )
+
+
+FALSE = "records of mine must be as {folder}/train.manifest.json says; got {got} in {where}. Make "
+
+
+@pytest.mark.parametrize(
+    ("changes", "got", "where"),
+    [
+        (
+            {"chunk_size": 2, "counts": Counts(6, 6, {}, 6, 18, 18, {}, 9)},
+            "chunk_size 2 and a record of 5 ids",
+            "train_0_4.tfrecords",
+        ),
+        ({"loss_mask": True}, "loss_mask and no record with one", "train.manifest.json"),
+    ],
+)
+def test_records_that_are_not_as_their_manifest_says(folder, changes, got, where):
+    rewrite(folder, **changes)
+    config = config_of(folder)
+    message = refused(config)
+    assert message.startswith(FALSE.format(folder=folder, got=got, where=folder / where))
+    assert message in check_datasets(config, True)[0].problems
+
+
+def test_a_mask_of_which_the_manifest_does_not_know(folder):
+    mask_last_record(folder)
+    [problem] = check_datasets(config_of(folder), True)[0].problems
+    got, where = "no loss_mask and a record with one", folder / "train_1_2.tfrecords"
+    assert problem.startswith(FALSE.format(folder=folder, got=got, where=where))
+
+
+def test_a_glob_that_matches_another_data_set_is_a_warning(folder, caplog):
+    """`train_*` matches `train_held_out_0_1.tfrecords`, too."""
+    with RecordWriter(str(folder), "train_held_out") as writer:
+        writer.write([1] * (WINDOW + 1))
+    manifest = read_manifest(str(folder / "train.manifest.json"))
+    held_out = {"name": "train_held_out", "files": {"train_held_out_0_1.tfrecords": 1}}
+    counts = Counts(1, 1, {}, 1, 5, 5, {}, 9)
+    write_manifest(dataclasses.replace(manifest, counts=counts, **held_out), str(folder))
+    open_sources(config_of(folder), training=True)
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.message.startswith(
+        "The glob of mine matches 2 data sets: train, train_held_out. If one of them is held out"
     )
