@@ -16,6 +16,7 @@ from models.losses import IGNORED, TokenLoss, counted, evaluation_losses, traini
 from models.sampling import generate
 from optimizers import Updates, build_updates, learning_rate
 from utils.checkpoints import checkpoint_hooks, make_saver
+from utils.hooks import COUNTS
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 from utils.tpu import Tpu
@@ -284,6 +285,7 @@ def _training_spec(config: Config, ground: _Ground, features: Any, labels: tf.Te
         "loss": loss,
         "learning_rate": built.learning_rate,
         "grad_norm": lowering.export_to_tf_tensor(built.updates.gradient_norm),
+        "labels": tf.reduce_sum(tf.cast(tf.not_equal(labels, IGNORED), tf.int32)),
     }
     norms = {
         f"grads/norm/{name}": lowering.export_to_tf_tensor(norm)
@@ -316,11 +318,11 @@ def _training_spec(config: Config, ground: _Ground, features: Any, labels: tf.Te
 
 
 def _offer(metrics: dict[str, tf.Tensor], norms: dict[str, tf.Tensor]) -> None:
-    """Names the metrics for hooks, and writes summaries of all but the step."""
+    """Names the metrics for hooks, and writes summaries of all but the counts."""
     for name, tensor in metrics.items():
         tf.identity(tensor, name=f"training/{name}")
     for name, tensor in (metrics | norms).items():
-        if name != "step":
+        if name not in COUNTS:
             tf.compat.v1.summary.scalar(name, tensor)
 
 

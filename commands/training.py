@@ -134,12 +134,14 @@ def _batch_sizes(config: Config, start_step: int) -> BatchSizes:
 def _train(
     config: Config, arguments: argparse.Namespace, prompt: str, fit: Fit, leader: Leader
 ) -> None:
+    from data.fingerprint import fingerprints
     from data.sources import mix_lines
     from inputs import epoch_of_step, open_sources, training_input
     from model_fns import make_model_fn
     from utils.checkpoints import checkpoint_step, latest_checkpoint, remove_partial_saves
     from utils.hooks import StopOnSignal
     from utils.run_folder import delete_run
+    from utils.stored_data import warn_of_other_data
     from utils.training_run import RunFolder, make_estimator, make_tpu_estimator, metrics_hooks
 
     sources = open_sources(config, training=True)
@@ -153,6 +155,9 @@ def _train(
             config.train_steps,
         )
         return
+    data = fingerprints(sources)
+    if checkpoint is not None:
+        warn_of_other_data(config.model_path, data)
     stop = StopOnSignal()
     listeners = _checkpoint_listeners(config, arguments, prompt, start_step, stop)
     leader.wait_for_hosts()
@@ -180,7 +185,7 @@ def _train(
     with stop:
         epochs = epoch_of_step(sources, batch_sizes.sequences_before)
         metrics = metrics_hooks(config, fit, start_step, epochs)
-        folder = RunFolder(config, checkpoint, batch_sizes)
+        folder = RunFolder(config, checkpoint, batch_sizes, data)
         hooks = [*leader.hooks(stop), folder, *metrics]
         LOGGER.info("building the training graph of %s", config.model_path)
         estimator.train(input_fn, max_steps=config.train_steps, hooks=hooks)

@@ -75,23 +75,30 @@ def find_manifests(files: Sequence[str]) -> list[FoundManifest]:
     by_folder: dict[str, set[str]] = {}
     for file in files:
         folder, name = os.path.split(file)
-        by_folder.setdefault(folder, set()).add(_plain(name))
+        by_folder.setdefault(folder, set()).add(plain_path(name))
     found = []
     for folder, used in by_folder.items():
-        names = frozenset(map(_plain, names_in(folder or ".")))
+        names = frozenset(map(plain_path, names_in(folder or ".")))
         for name in sorted(name for name in names if name.endswith(SUFFIX)):
             start = f"{name[: -len(SUFFIX)]}_"
             if not any(file.startswith(start) for file in used):
                 continue  # of another data set
             path = os.path.join(folder, name)
             manifest = read_manifest(path)
-            if not used.isdisjoint(map(_plain, manifest.files)):
+            if not used.isdisjoint(map(plain_path, manifest.files)):
                 found.append(FoundManifest(path, manifest, names))
     return found
 
 
-def _plain(name: str) -> str:
-    """A name or path without what says how the records are compressed, which may change later."""
+def plain_path(name: str) -> str:
+    """A name or path without what says how the records are compressed, which may change later.
+
+    Args:
+        name: name or path of any file.
+
+    Returns:
+        The same if it is no record file, or none that is compressed.
+    """
     start, suffix, _ = name.rpartition(RECORD_SUFFIX)
     return start + suffix if suffix else name
 
@@ -99,9 +106,11 @@ def _plain(name: str) -> str:
 def _unlisted_files(files: Sequence[str], found: Sequence[FoundManifest]) -> list[str]:
     """Record files that no manifest lists, in a folder where others are listed."""
     folders = {os.path.dirname(item.path) for item in found}
-    listed = {_plain(path) for item in found for path in item.paths}
+    listed = {plain_path(path) for item in found for path in item.paths}
     return [
-        file for file in files if os.path.dirname(file) in folders and _plain(file) not in listed
+        file
+        for file in files
+        if os.path.dirname(file) in folders and plain_path(file) not in listed
     ]
 
 
@@ -120,10 +129,10 @@ def content_problem(
     """
     if not found:
         return None
-    owners = {_plain(path): item for item in found for path in item.paths}
+    owners = {plain_path(path): item for item in found for path in item.paths}
     unmasked = {item.path: 0 for item in found if item.manifest.loss_mask}  # records seen so far
     for path, ids, mask in records:
-        item = owners.get(_plain(path))
+        item = owners.get(plain_path(path))
         if item is None:
             continue
         size = item.manifest.chunk_size
@@ -269,7 +278,7 @@ def _mode_problem(dataset_id: str, found: FoundManifest, mode: str) -> Optional[
 
 
 def _missing_problem(dataset_id: str, found: FoundManifest) -> Optional[str]:
-    missing = [name for name in found.manifest.files if _plain(name) not in found.names]
+    missing = [name for name in found.manifest.files if plain_path(name) not in found.names]
     if not missing:
         return None
     shown = []

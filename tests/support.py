@@ -20,6 +20,7 @@ from model_fns import ModeKeys, Placement, build_evaluation_graph, make_model_fn
 from update_rules import adafactor, adam
 from utils.checkpoints import make_saver
 from utils.devices import place_inference, place_training, session_config
+from utils.hooks import METRIC_TENSORS
 from utils.inference_session import InferenceSession
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
@@ -205,7 +206,7 @@ class Trained(NamedTuple):
     """What a training run left.
 
     Attributes:
-        metrics: loss, learning_rate, grad_norm of each step.
+        metrics: those of METRIC_TENSORS, of each step.
         variables: of the final checkpoint: weights, slots, global_step.
         checkpoint: its path.
     """
@@ -236,9 +237,7 @@ def train(config: Config, batches: Iterable[Batch], start: Optional[Start] = Non
         placement = Placement(fit.mesh_layout, fit.devices, steps_per_checkpoint=10**6)
         model_fn = make_model_fn(config, placement)
         spec = model_fn({"inputs": inputs}, labels, ModeKeys.TRAIN, {})
-        fetches = {
-            name: f"training/{name}:0" for name in ("step", "loss", "learning_rate", "grad_norm")
-        }
+        fetches = METRIC_TENSORS
         if start is not None:
             variables = {item.op.name: item.shape for item in tf.compat.v1.global_variables()}
             del variables["global_step"]

@@ -22,8 +22,13 @@ METRIC_TENSORS = {
     "loss": "training/loss:0",
     "learning_rate": "training/learning_rate:0",
     "grad_norm": "training/grad_norm:0",
+    "labels": "training/labels:0",
 }
-"""Names under which the training graph offers its metrics; step counts the updates made."""
+"""Names under which the training graph offers its metrics; step counts the updates made, and
+labels the tokens that this one predicts."""
+
+COUNTS = ("step", "labels")
+"""Those that no summary is written of."""
 
 
 SessionRunArgs = tf.compat.v1.train.SessionRunArgs
@@ -112,6 +117,38 @@ def _is_line_until(line: str, step: int) -> bool:
         return False
 
 
+class LabelWatch(tf.compat.v1.train.SessionRunHook):
+    """Warns of steps without a label, whose loss of 0 looks like success."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._without = 0
+
+    def before_run(self, run_context: Any) -> Any:
+        """Asks for the metrics of the step."""
+        return SessionRunArgs(METRIC_TENSORS)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Names the first such step; the others are counted."""
+        values = run_values.results
+        self._steps += 1
+        if values["labels"]:
+            return
+        self._without += 1
+        if self._without == 1:
+            LOGGER.warning(
+                "training must predict at least one token per step; got none at step %d, which "
+                "teaches the model nothing. Add training data whose loss_mask is not 0 "
+                "everywhere, or raise mlm_mask_prob or train_batch_size.",
+                values["step"],
+            )
+
+    def end(self, session: Any) -> None:
+        """Sums up."""
+        if self._without > 1:
+            LOGGER.warning("%d of %d steps predicted no token", self._without, self._steps)
+
+
 class MetricsLog(tf.compat.v1.train.SessionRunHook):
     """One JSON line of metrics per interval, and the progress display.
 
@@ -161,6 +198,7 @@ class MetricsLog(tf.compat.v1.train.SessionRunHook):
         values = {
             key: int(value) if key == "step" else float(value)
             for key, value in run_values.results.items()
+            if key != "labels"
         }
         step = values["step"]
         if step in (self._start_step + 1, self._total_steps) or step % self._every_steps == 0:

@@ -31,7 +31,7 @@ _RUN_FILES = re.compile(
     r"|graph\.pbtxt(\.tmp\w*)?"
     r"|events\.out\.tfevents\..*"
     r"|config\.json(\.tmp)?"
-    r"|batch_sizes\.json|\.batch_sizes\.json\.partial"
+    r"|(batch_sizes|data)\.json|\.(batch_sizes|data)\.json\.partial"
     r"|metrics\.jsonl(\.tmp)?"
     r"|eval_.+\.jsonl"
     r"|predictions_.+_\d+\.txt"

@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from utils.hooks import METRIC_TENSORS
+from utils.hooks import COUNTS, METRIC_TENSORS
 
 LOGGER = logging.getLogger(__name__)
 _TABLE, _COLUMNS = "training_table", "training_columns"
@@ -127,6 +127,6 @@ class HostMetrics(tf.compat.v1.train.SessionRunHook):
     def _summarize(self, values: Mapping[str, float]) -> None:
         summary = tf.compat.v1.Summary()
         for name, value in values.items():
-            if name != "step":
+            if name not in COUNTS:
                 summary.value.add(tag=name, simple_value=value)
         self._writer.add_summary(summary, int(values["step"]))

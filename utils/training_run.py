@@ -12,8 +12,9 @@ from configs.schema import Config
 from utils.batch_sizes import BatchSizes
 from utils.checkpoints import check_variables
 from utils.devices import Fit, session_config
-from utils.hooks import FiniteLossGuard, MetricsLog
+from utils.hooks import FiniteLossGuard, LabelWatch, MetricsLog
 from utils.stored_config import config_path
+from utils.stored_data import Fingerprints, write_stored_data
 from utils.tpu import Tpu, iterations_per_call
 from utils.tpu_metrics import HostMetrics
 
@@ -56,7 +57,7 @@ def make_estimator(
 def metrics_hooks(
     config: Config, fit: Fit, start_step: int, epoch_of_step: Callable[[int], float]
 ) -> list[Any]:
-    """Hooks that look at every step: the guard against bad losses, the log and the progress.
+    """Hooks that look at every step: guards against bad losses and missing labels, log, progress.
 
     Args:
         config: a checked config.
@@ -66,6 +67,7 @@ def metrics_hooks(
     """
     hooks: list[Any] = [
         FiniteLossGuard(config.model_path),
+        LabelWatch(),
         MetricsLog(
             config.model_path,
             config.log_every_steps,
@@ -141,9 +143,17 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
         checkpoint: from which the run goes on; None for a new run.
         batch_sizes: of the run, those of the steps to come included. They are there before the
             first of these steps, so that no checkpoint is without them.
+        data: fingerprints of the records that it reads.
     """
 
-    def __init__(self, config: Config, checkpoint: Optional[str], batch_sizes: BatchSizes):
+    def __init__(
+        self,
+        config: Config,
+        checkpoint: Optional[str],
+        batch_sizes: BatchSizes,
+        data: Fingerprints,
+    ):
+        self._data = data
         self._config = config
         self._checkpoint = checkpoint
         self._batch_sizes = batch_sizes
@@ -159,6 +169,7 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
         tf.io.gfile.makedirs(self._config.model_path)
         # First: without it the stored config would tell the batch size of all steps before.
         self._batch_sizes.write(self._config.model_path)
+        write_stored_data(self._config.model_path, self._data)
         path = config_path(self._config.model_path)
         with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
             file.write(json.dumps(self._config.to_json_dict(), indent=2) + "\n")

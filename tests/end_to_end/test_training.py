@@ -337,6 +337,7 @@ def test_another_batch_size_goes_on_with_what_was_not_read(trained, workshop, pr
     assert "dataset tiny: 100.0% of the training sequences; 23 records in 3 file(s)" in made[0]
     kept = json.loads((workshop.run_folder("resized_7") / "batch_sizes.json").read_text())
     assert kept == [[0, 4], [STEPS, 5], [STEPS + 5, 7]]
+    assert "the records of" not in made[0] + made[1]  # they are those of data.json
     lines = workshop.metrics("resized_7")
     assert [line["step"] for line in lines][-4:] == [301, 305, 306, 310]
     epochs = [1200 / RECORDS, 1205 / RECORDS, 1225 / RECORDS, 1232 / RECORDS, 1260 / RECORDS]

@@ -11,6 +11,7 @@ import tensorflow as tf
 from utils.hooks import (
     AfterSave,
     FiniteLossGuard,
+    LabelWatch,
     MetricsLog,
     NonFiniteLossError,
     StopOnSignal,
@@ -97,6 +98,30 @@ def test_a_line_holds_speed_and_epoch(tmp_path, monkeypatch):
         {"step": 3, "tokens_per_second": 200.0, "epoch": 0.375, **shared},
         {"step": 4, "tokens_per_second": 50.0, "epoch": 0.5, **shared},
     ]
+
+
+# ---- labels ------------------------------------------------------------------------------------
+
+
+def watch(*labels):
+    hook = LabelWatch()
+    for step, count in enumerate(labels, start=1):
+        hook.after_run(None, SimpleNamespace(results={"step": step, "labels": count}))
+    hook.end(None)
+
+
+def test_steps_without_labels_are_told_once_and_summed_up(caplog):
+    watch(5, 0, 3, 0)
+    first, total = (record.message for record in caplog.records)
+    assert first.startswith(
+        "training must predict at least one token per step; got none at step 2, which teaches"
+    )
+    assert total == "2 of 4 steps predicted no token"
+
+
+def test_steps_with_labels_are_no_news(caplog):
+    watch(5, 1)
+    assert not caplog.records
 
 
 # ---- not a number ------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ def run(folder, losses, every_steps=2):
             "loss": values[number - 1],
             "learning_rate": tf.constant(0.5),
             "grad_norm": tf.constant(2.0),
+            "labels": tf.constant(7),
             "grads/norm/w": tf.constant(3.0),
         }
         remember, _ = metrics_host_call(metrics, PER_CALL, "/device:CPU:0")
