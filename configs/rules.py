@@ -7,6 +7,7 @@ wrong by itself. Rules about the mesh are in `layout_rules`.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from configs.data_rules import evaluation_has_data, weights_are_shares
 from configs.errors import choose_from, problem, shown
 from configs.layout_rules import (
     batch_sizes_divide,
@@ -253,17 +254,6 @@ def special_ids_match_dataset(config: Config) -> Iterator[str]:
             )
 
 
-def evaluation_has_data(config: Config) -> Iterator[str]:
-    """Evaluation after checkpoints needs records to evaluate on."""
-    if config.eval_steps and not any(source.eval_glob for source in config.sources):
-        yield problem(
-            "eval_steps",
-            "must be 0 when no dataset has an eval_path",
-            config.eval_steps,
-            "add eval_path to the dataset config or set it to 0",
-        )
-
-
 def _rule(check: Callable[[Config], Iterable[str]], *keys: str) -> Rule:
     return Rule(frozenset(keys), check)
 
@@ -294,6 +284,7 @@ RULES: tuple[Rule, ...] = (
         "mlm_same_token_prob",
         "mlm_random_token_prob",
     ),
+    _rule(weights_are_shares, "datasets"),
     _rule(ignored_ids_are_in_vocabulary, "mlm_mask_ignore_ids", "n_vocab"),
     _rule(masked_models_write_no_text, "mlm_training", "predict_steps", "eval_tasks"),
     _rule(

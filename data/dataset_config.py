@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from data.records import GZIP_SUFFIX, SUFFIX, escape_glob
+from data.record_globs import glob_of_data_set
 from data.tokenizers import Tokenizer
 from utils.files import check_writable, is_remote, write_atomically
 
@@ -55,7 +55,7 @@ def previous_dataset_config(path: Path, overwrite: bool) -> dict[str, Any]:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         content = error
     if not isinstance(content, dict):
         raise ValueError(
@@ -90,10 +90,9 @@ def dataset_config(
         Content of the JSON file. Where the vocabulary has no padding token,
         `padding_id` is the end of text.
     """
-    ending = SUFFIX + (GZIP_SUFFIX if compressed else "")
     return {
         "n_vocab": tokenizer.size,
-        "path": escape_glob(os.path.join(_absolute(output_dir), name)) + f"_*{ending}",
+        "path": glob_of_data_set(_absolute(output_dir), name, compressed),
         "tokenizer_is_pretrained": is_pretrained,
         "tokenizer_path": tokenizer.name if is_pretrained else _absolute(tokenizer.name),
         "eos_id": eos_id,

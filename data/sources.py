@@ -18,18 +18,17 @@ from configs.names import CHUNKS
 from configs.schema import Config
 from data.label_check import RECORDS_SEARCHED, label_problem, labelled_records
 from data.manifest_check import FoundManifest, ManifestCheck, content_problem
+from data.record_globs import matching_files
 from data.records import (
     MASK_FEATURE,
     compression_of,
     count_records,
     is_local,
-    natural_sorted,
     read_labelled_records,
     read_lengths,
     record_count,
     wrong_count,
 )
-from utils.errors import reason
 
 LOGGER = logging.getLogger(__name__)
 
@@ -85,15 +84,7 @@ def find_source(source: DatasetSource, pattern: str, seed: Optional[int] = None)
     Raises:
         ValueError: there is none, the folder cannot be read, or a name carries no number.
     """
-    import tensorflow as tf
-
-    try:
-        files = natural_sorted(tf.io.gfile.glob(pattern))
-    except tf.errors.OpError as error:
-        raise ValueError(
-            f"record files of {source.id} must be readable; got {reason(error)} for {pattern}. "
-            "Correct the dataset config's path."
-        ) from error
+    files = matching_files(pattern, source.id)
     if not files:
         raise ValueError(
             f"dataset {source.id} must match at least one record file; got none for {pattern}. "
@@ -285,6 +276,27 @@ def _check_source(source: Source, config: Config, found: Sequence[FoundManifest]
     _check_labels(source, config)
 
 
+def overlap_warnings(config: Config) -> list[str]:
+    """Says which datasets are evaluated on files that are trained on, one line each."""
+    trained = {
+        file
+        for source in config.sources
+        if source.train_glob
+        for file in matching_files(source.train_glob, source.id)
+    }
+    lines = []
+    for source in config.sources:
+        held_out = matching_files(source.eval_glob, source.id) if source.eval_glob else []
+        both = [file for file in held_out if file in trained]
+        if both:
+            lines.append(
+                f"{len(both)} of {len(held_out)} record file(s) of the eval_path of {source.id} "
+                f"are trained on, too, so its scores tell nothing of new text: {both[0]}"
+                f"{', …' if len(both) > 1 else ''}. Narrow the glob of one of the two."
+            )
+    return lines
+
+
 def open_sources(config: Config, training: bool) -> list[Source]:
     """Finds and checks the record files.
 
@@ -315,6 +327,8 @@ def open_sources(config: Config, training: bool) -> list[Source]:
         found_manifests = _check_manifests(source, manifests, config)
         _check_source(source, config, found_manifests)
     if training:
+        for warning in overlap_warnings(config):
+            LOGGER.warning("%s", warning)
         _refuse(batch_problem(sum(source.sequences for source in sources), config))
     return sources
 

@@ -30,6 +30,7 @@ from data.sources import (
     find_source,
     id_problem,
     mask_problem,
+    overlap_warnings,
     shortest_document,
     size_problem,
     stitch_problem,
@@ -273,6 +274,8 @@ def dataset_report(config: Config) -> DatasetReport:
         batches = -(-check.sequences // config.eval_batch_size)
         line = f"epoch      {check.sequences:,} sequences, {batches:,} batches"
         lines += _section(check, line if check.sequences else None)
+    if all(check.sequences for check in (*training, *evaluation)):  # else some cannot be read
+        lines += [f"WARNING    {warning}" for warning in overlap_warnings(config)]
     sequences = sum(check.sequences for check in training)
     problems = sum(len(check.problems) for check in (*training, *evaluation))
     known = all(check.sequences for check in training)  # else the reason is a line above

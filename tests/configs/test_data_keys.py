@@ -51,3 +51,20 @@ def test_a_given_id_must_be_in_the_vocabulary():
 def test_special_ids_come_from_the_first_dataset_config_wherever_it_stands():
     config = parse_config(SMALL | {"datasets": [SMALL["datasets"][0], DATASET]})
     assert (config.eos_id, config.padding_id) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("weights", "got"), [((1e308, 1e308), r"1e\+308 for a_.* of inf"), ((1e300, 1e-300), "1e-300")]
+)
+def test_weights_must_be_shares(weights, got):
+    datasets = [[DATASET, None, None, weight] for weight in weights]
+    with pytest.raises(ConfigError, match=rf"datasets: must have weights .*got .*{got}.*; write"):
+        parse_config(SMALL | {"datasets": datasets})
+
+
+def test_weights_may_be_of_any_size_together():
+    tiny = [[DATASET, None, None, weight] for weight in (5e-324, 1e-323)]
+    assert [source.weight for source in parse_config(SMALL | {"datasets": tiny}).sources] == [
+        5e-324,
+        1e-323,
+    ]

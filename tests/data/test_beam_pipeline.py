@@ -341,7 +341,8 @@ def test_earlier_records_are_replaced_only_when_asked(folder, tmp_path, capsys):
     assert local(folder, tmp_path / "other") == 0
     assert files_of(tmp_path / "out") == files_of(tmp_path / "other")
     assert (
-        json.loads((tmp_path / "set.json").read_text())["path"] == f"{tmp_path}/out/set_*.tfrecords"
+        json.loads((tmp_path / "set.json").read_text())["path"]
+        == f"{tmp_path}/out/set_[0-9]*.tfrecords"
     )
 
 

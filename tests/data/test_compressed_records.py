@@ -78,7 +78,7 @@ def test_the_dataset_config_leads_to_the_compressed_files(folder, tmp_path, monk
     expected = make(folder, output, *CHUNKS, "--compress", "--write_dataset_config", "mine.json")
     (output / "set_9_9.tfrecords").write_bytes(b"")
     dataset = json.loads(config_path.read_text())
-    assert dataset["path"] == f"{output}/set_*.tfrecords.gz"
+    assert dataset["path"] == f"{output}/set_[0-9]*.tfrecords.gz"
     dataset |= {"id": "mine", "eval_path": dataset["path"]}
     keys = {"model_path": "run", "n_layer": 1, "n_embd": 4, "n_head": 1, "n_ctx": WINDOW - 1}
     keys |= {"n_vocab": dataset["n_vocab"], "train_steps": 1, "train_batch_size": 1}

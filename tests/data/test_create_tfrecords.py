@@ -171,7 +171,7 @@ def test_own_tokenizer_and_dataset_config(corpus, tmp_path):
     content = json.loads(config.read_text())
     assert content == {
         "n_vocab": content["n_vocab"],
-        "path": str(output / "set_*.tfrecords"),
+        "path": str(output / "set_[0-9]*.tfrecords"),
         "tokenizer_is_pretrained": False,
         "tokenizer_path": str(tmp_path / "own.json"),
         "eos_id": 0,
