@@ -22,6 +22,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from data.special_tokens import without_special_tokens
 from utils.files import exists, is_folder, read_bytes
 
 GPT2_NAME = "gpt2"
@@ -46,15 +47,18 @@ class Tokenizer:
         padding_id: id of the padding token, or None if the vocabulary has none.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, name: str) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, name: str, treat_eot_as_text: bool = False
+    ) -> None:
         """Wraps a loaded tokenizer.
 
         Args:
             backend: tokenizer of the `tokenizers` library.
             name: what it was loaded from, for messages.
+            treat_eot_as_text: encode special tokens that occur in a text as ordinary characters.
 
         Raises:
-            ValueError: the vocabulary is empty.
+            ValueError: the vocabulary is empty, or has only a special token for some text.
         """
         self.name = name
         self._backend = backend
@@ -66,14 +70,19 @@ class Tokenizer:
             )
         self.eos_id = self._first_id(_END_OF_TEXT_NAMES)
         self.padding_id = self._first_id(_PADDING_NAMES)
+        self._encoder = backend
+        if treat_eot_as_text:
+            ids = {*self.special_ids, self.eos_id, self.padding_id}
+            special = {token for token, number in self._vocabulary.items() if number in ids}
+            self._encoder = without_special_tokens(backend, special, name)
 
     def _first_id(self, names: Sequence[str]) -> int | None:
         return next((self._vocabulary[name] for name in names if name in self._vocabulary), None)
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the `tokenizers` library; it must not be changed."""
-        return self._backend
+        """The tokenizer of the `tokenizers` library that encodes; it must not be changed."""
+        return self._encoder
 
     @property
     def size(self) -> int:
@@ -105,7 +114,7 @@ class Tokenizer:
         Returns:
             Token ids of each text, in the same order.
         """
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        encodings = self._encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -230,7 +239,8 @@ def load_tokenizer(
         The tokenizer.
 
     Raises:
-        ValueError: it is missing, damaged, empty, or not reachable.
+        ValueError: it is missing, damaged, empty, or not reachable, or has only a special token
+            for some text that is to be treated as text.
     """
     if not is_pretrained:
         backend = _load_file(path)
@@ -240,8 +250,7 @@ def load_tokenizer(
         backend = _load_from_hub(path)
     backend.no_padding()
     backend.no_truncation()
-    backend.encode_special_tokens = treat_eot_as_text
-    return Tokenizer(backend, path)
+    return Tokenizer(backend, path, treat_eot_as_text)
 
 
 def token_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
