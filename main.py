@@ -179,7 +179,10 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 def _run_and_report(argv: list[str]) -> int:
+    from utils.output import escape_what_cannot_be_shown
+
     debug = False
+    escape_what_cannot_be_shown(sys.stdout, sys.stderr)
     try:
         from utils.command_line import parse_arguments
 

@@ -34,6 +34,7 @@ from data.progress import Work, work_folder  # noqa: E402
 from data.record_flags import build_parser, parse_arguments  # noqa: E402
 from data.record_job import NoRecords, RecordJob  # noqa: E402
 from utils.files import file_problem, tensorflow_errors  # noqa: E402
+from utils.output import escape_what_cannot_be_shown  # noqa: E402
 
 _log = logging.getLogger("create_tfrecords")
 
@@ -155,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    escape_what_cannot_be_shown(sys.stdout, sys.stderr)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     # 3, since builds with CUDA report harmless errors on every import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

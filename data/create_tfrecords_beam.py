@@ -36,6 +36,7 @@ from utils.files import (  # noqa: E402
     tensorflow_errors,
     write_atomically,
 )
+from utils.output import escape_what_cannot_be_shown  # noqa: E402
 
 _TOKENIZER = "tokenizer.json"  # in the work folder, since workers do not see this machine's files
 
@@ -161,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    escape_what_cannot_be_shown(sys.stdout, sys.stderr)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     # 3, since builds with CUDA report harmless errors on every import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -36,6 +36,7 @@ from data.formats import ACCEPTED_SUFFIXES  # noqa: E402
 from data.input_files import describe_files, refuse_changed_files  # noqa: E402
 from data.tokenizers import Tokenizer  # noqa: E402
 from utils.files import exists, file_problem, is_remote, write_atomically  # noqa: E402
+from utils.output import escape_what_cannot_be_shown  # noqa: E402
 
 _log = logging.getLogger("train_tokenizer")
 
@@ -365,6 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Exit code: 0 success, 1 a file system that fails, 2 wrong usage or input, 130 interrupted.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    escape_what_cannot_be_shown(sys.stdout, sys.stderr)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if not arguments:
         build_parser().print_help()

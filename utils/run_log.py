@@ -33,7 +33,10 @@ def set_up_logging(name: str, debug: bool) -> None:
     handlers: list[Any] = [_StderrHandler()]
     try:
         os.makedirs(LOG_FOLDER, exist_ok=True)
-        handlers.append(logging.FileHandler(os.path.join(LOG_FOLDER, f"{name}.log"), delay=True))
+        path = os.path.join(LOG_FOLDER, f"{name}.log")
+        handlers.append(
+            logging.FileHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
+        )
     except OSError:  # a read-only folder must not stop a run; stderr has every line too
         pass
     formatter = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
