@@ -53,7 +53,7 @@ def _listed_ids(value: str) -> list[int] | None:
         return [int(number) for number in numbers]
     try:
         is_list = isinstance(json.loads(value), list)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_list = False
     if is_list:
         raise ValueError(

@@ -80,7 +80,7 @@ def read_batch_sizes(
     text = read_bytes(path).decode("utf-8", errors="replace")
     try:
         segments = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         segments = None
     if not _is_valid(segments):
         raise ValueError(

@@ -199,7 +199,7 @@ def cluster_from_tf_config(text: str, timeout_seconds: int) -> Cluster:
     """
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{VARIABLE} must be JSON; got {shown(text)} ({error}). Correct it, or unset it."
         ) from error

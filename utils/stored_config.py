@@ -66,7 +66,7 @@ def read_stored_config(model_path: str) -> Optional[dict[str, Any]]:
     text = read_bytes(path).decode("utf-8", errors="replace")
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
         raise ValueError(

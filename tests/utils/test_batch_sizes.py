@@ -49,7 +49,8 @@ def test_runs_without_the_file_have_had_one_size(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", "[[0, 4", "[[1, 4]]", "[[0, 4], [0, 5]]", "[[0, 0]]", "[[0, true]]", "[[0]]"],
+    ["", "[]", "{}", "[[0, 4", "[[1, 4]]", "[[0, 4], [0, 5]]", "[[0, 0]]", "[[0, true]]", "[[0]]"]
+    + ["[" * 100_000],
 )
 def test_a_damaged_file_is_refused(tmp_path, text):
     path = tmp_path / BATCH_SIZES_FILE

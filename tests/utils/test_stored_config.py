@@ -156,6 +156,12 @@ def test_a_damaged_file_is_named(tmp_path, content, got):
     )
 
 
+def test_endless_lists_are_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"as a JSON object; got .{,300}Restore it from a copy"):
+        read_stored_config(str(tmp_path))
+
+
 def test_bytes_that_are_no_text_are_one_line(tmp_path):
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00\n\x1b[2J")
     with pytest.raises(ValueError, match="must hold the config of the run") as caught:
