@@ -246,7 +246,7 @@ def test_hosts_hold_the_masters_and_the_metrics():
     names = {variable.op.name for variable in masters}
     assert names == {"global_step"} | {variable.name for variable in measure(config).variables}
     [table] = [variable for variable in tables if variable.op.name == "training/table"]
-    assert table.shape == [config.iterations, 4]
+    assert table.shape == [config.iterations, 5]
     slices = built.graph.get_collection("TPU_VAR")
     assert len(slices) % 32 == 0
     assert len(slices) < 32 * len(names)
