@@ -7,8 +7,8 @@ same in every run. A run that resumes begins at the first sequence that it has n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ import tensorflow as tf
 from configs.names import CHUNKS
 from configs.schema import Config
 from data.masking import EVALUATION_SEED, masked_example
+from data.mixing import choices_from, drawn_before
 from data.record_parsing import (
     check_lengths,
     inputs_and_labels,
@@ -30,7 +31,6 @@ __all__ = [
     "Source",
     "epoch_of_step",
     "evaluation_input",
-    "mixed_choices",
     "open_sources",
     "training_input",
 ]
@@ -38,7 +38,6 @@ __all__ = [
 InputFn = Callable[[dict[str, Any]], tf.data.Dataset]
 
 SHUFFLE_BUFFER_DOCUMENTS = 1000  # times stitch, as in GPT-Neo
-_MIX_BLOCK = 1 << 16
 
 
 def epoch_of_step(
@@ -126,56 +125,14 @@ def _sequences_from(source: Source, start: int, config: Config) -> tf.data.Datas
     return _documents_from(source, start, config)
 
 
-def mixed_choices(weights: Sequence[float], seed: int, start: int, count: int) -> np.ndarray:
-    """Which source sequence numbers ``start`` to ``start + count - 1`` come from.
-
-    A function of seed and number alone, so that the mix can be entered anywhere.
-
-    Args:
-        weights: relative shares of the sources.
-        seed: of the run.
-        start: first number.
-        count: numbers.
-
-    Returns:
-        [count] int64.
-
-    Source: the mixing steps are those of SplitMix64 (Steele, Lea and Flood 2014).
-    """
-    value = np.arange(start, start + count, dtype=np.uint64)
-    value += np.uint64(seed) << np.uint64(32)
-    value *= np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    uniform = (value ^ (value >> np.uint64(31))).astype(np.float64) / 2.0**64
-    limits = np.cumsum(np.asarray(weights, np.float64)) / np.sum(weights)
-    return np.minimum(np.searchsorted(limits, uniform, side="right"), len(weights) - 1)
-
-
-def _blocks(start: int, end: Optional[int]) -> Iterator[tuple[int, int]]:
-    while end is None or start < end:
-        count = _MIX_BLOCK if end is None else min(_MIX_BLOCK, end - start)
-        yield start, count
-        start += count
-
-
 def _mixture(sources: Sequence[Source], start: int, config: Config) -> tf.data.Dataset:
     """The training stream from sequence number ``start`` on."""
     if len(sources) == 1:
         return _sequences_from(sources[0], start, config)
     weights = [source.weight for source in sources]
-    used = np.zeros(len(sources), np.int64)
-    for begin, count in _blocks(0, start):
-        choices = mixed_choices(weights, config.seed, begin, count)
-        used += np.bincount(choices, minlength=len(sources))
-
-    def choices_from() -> Iterator[np.ndarray]:
-        for begin, count in _blocks(start, None):
-            yield mixed_choices(weights, config.seed, begin, count)
-
-    signature = tf.TensorSpec([None], tf.int64)
-    choices = tf.data.Dataset.from_generator(choices_from, output_signature=signature).unbatch()
-    streams = [_sequences_from(source, int(begin), config) for source, begin in zip(sources, used)]
+    begins = drawn_before(weights, config.seed, start)
+    streams = [_sequences_from(source, begin, config) for source, begin in zip(sources, begins)]
+    choices = choices_from(weights, config.seed, start)
     return tf.data.Dataset.choose_from_datasets(streams, choices)
 
 

@@ -2,12 +2,42 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from data.mixing import choices_from, drawn_before
 from data.sources import mix_lines
-from inputs import mixed_choices, open_sources
+from inputs import open_sources
 from tests.input_support import BATCH, LENGTH, config_of, numbered, sequences, write
 
 DRAWS = 100_000
+
+
+def mixed_choices(weights, seed, start, count):
+    """What the stream draws."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        drawn = choices_from(weights, seed, start).batch(count)
+        return session.run(tf.compat.v1.data.make_one_shot_iterator(drawn).get_next())
+
+
+def by_numpy(weights, seed, start, count):
+    """SplitMix64 of seed and number, and the part of [0, 1) that it falls into."""
+    value = np.arange(start, start + count, dtype=np.uint64) + (np.uint64(seed) << np.uint64(32))
+    value *= np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        value = (value ^ (value >> np.uint64(shift))) * np.uint64(factor)
+    uniform = value.astype(np.float64) / 2.0**64
+    limits = np.cumsum(weights) / np.sum(weights)
+    return np.minimum(np.searchsorted(limits, uniform, side="right"), len(weights) - 1)
+
+
+@pytest.mark.parametrize(("seed", "start"), [(0, 0), (7, 123_456), (2**32 - 1, 10**9)])
+def test_choices_are_those_of_the_formula(seed, start):
+    weights = [0.02, 5.0, 1e-3, 2.5]
+    found = mixed_choices(weights, seed, start, 70_000)
+    np.testing.assert_array_equal(found, by_numpy(weights, seed, start, 70_000))
+    counts = np.bincount(by_numpy(weights, seed, 0, 70_001), minlength=4)
+    assert drawn_before(weights, seed, 70_001) == counts.tolist()
+    assert drawn_before(weights, seed, 0) == [0] * 4
 
 
 @pytest.mark.parametrize("weights", [[1.0, 3.0, 0.5], [1.0, 1.0], [0.02, 5.0, 1e-3, 2.5]])
@@ -75,7 +105,7 @@ def test_a_mix_resumes_with_exactly_the_rest(mixture):
 def test_a_mix_resumes_past_the_block_in_which_choices_are_counted(mixture, monkeypatch):
     config = config_of(mixture, [["few", None, None, 1.0], ["many", None, None, 3.0]], seed=4)
     whole = sequences(config, 0, 30)
-    monkeypatch.setattr("inputs._MIX_BLOCK", 7)
+    monkeypatch.setattr("data.mixing._BLOCK", 7)
     np.testing.assert_array_equal(sequences(config, 0, 30), whole)
     np.testing.assert_array_equal(sequences(config, 11, 19), whole[33:])
 

@@ -190,7 +190,7 @@ def check_files(config: Config, name: str, training: bool) -> None:
         training: whether training records are read, else those of evaluation.
 
     Raises:
-        ValueError: a path is local, or the data cannot be mixed there.
+        ValueError: a path is local.
     """
     if name == LOCAL:
         return
@@ -201,12 +201,6 @@ def check_files(config: Config, name: str, training: bool) -> None:
         )
     globs = [source.train_glob if training else source.eval_glob for source in config.sources]
     local = [glob for glob in globs if glob and not is_remote(glob)]
-    if training and len(config.sources) > 1:  # Python draws the mix, on this machine
-        raise ValueError(
-            f"datasets must be one entry on a TPU that is reached over the network; got "
-            f"{len(config.sources)}. Mix them when records are made, or run on a TPU VM with "
-            "--tpu local."
-        )
     if local:
         raise ValueError(
             f"records must be in a bucket that the TPU's hosts reach; got {local[0]}. Copy them to "
