@@ -26,11 +26,13 @@ from data.record_parsing import (
 )
 from data.record_streams import epoch_of_records, records_from
 from data.sources import Source, open_sources
+from utils.host_rows import HostRows
 
 __all__ = [
     "Source",
     "epoch_of_step",
     "evaluation_input",
+    "hosts_training_input",
     "open_sources",
     "training_input",
 ]
@@ -137,23 +139,36 @@ def _mixture(sources: Sequence[Source], start: int, config: Config) -> tf.data.D
 
 
 def _batches(
-    stream: tf.data.Dataset, first: int, seed: int, batch_size: int, whole: bool, config: Config
+    numbered: tf.data.Dataset, seed: int, batch_size: int, whole: bool, config: Config
 ) -> tf.data.Dataset:
     """Batches of (inputs, labels), each [batch, n_ctx] int32.
 
     Args:
-        stream: sequences [n_ctx + 1] of ``_sequences_from``.
-        first: number of the first of them, for the masks of ``mlm_training``.
-        seed: of these masks.
+        numbered: (number, sequence [n_ctx + 1] of ``_sequences_from``).
+        seed: of the masks of ``mlm_training``.
         batch_size: sequences.
         whole: whether a last batch of fewer is left out.
         config: a checked config.
     """
     if config.causal:
-        return stream.batch(batch_size, drop_remainder=whole).map(inputs_and_labels)
-    numbered = stream.enumerate(first)
+        batches = numbered.batch(batch_size, drop_remainder=whole)
+        return batches.map(lambda numbers, windows: inputs_and_labels(windows))
     examples = numbered.map(lambda number, ids: masked_example(ids, number, seed, config))
     return examples.batch(batch_size, drop_remainder=whole)
+
+
+def _training_rows(
+    config: Config, sources: Sequence[Source], first: int, rows: Sequence[int]
+) -> tf.data.Dataset:
+    """Some rows of each batch of ``training_input``, as (inputs, labels)."""
+    batch_size = config.train_batch_size
+    numbered = _mixture(sources, first, config).enumerate(first)
+    if len(rows) < batch_size:
+        wanted = np.isin(np.arange(batch_size), rows)
+        numbered = numbered.filter(
+            lambda number, ids: tf.gather(tf.constant(wanted), (number - first) % batch_size)
+        )
+    return _batches(numbered, config.seed, len(rows), True, config).prefetch(tf.data.AUTOTUNE)
 
 
 def training_input(config: Config, sources: Sequence[Source], first: int) -> InputFn:
@@ -171,12 +186,51 @@ def training_input(config: Config, sources: Sequence[Source], first: int) -> Inp
     """
 
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-        stream = _mixture(sources, first, config)
-        batches = _batches(stream, first, config.seed, config.train_batch_size, True, config)
-        pairs = batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
-        return pairs.prefetch(tf.data.AUTOTUNE)
+        batches = _training_rows(config, sources, first, range(config.train_batch_size))
+        return batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
 
     return input_fn
+
+
+def hosts_training_input(
+    config: Config, sources: Sequence[Source], first: int, hosts: Sequence[HostRows]
+) -> InputFn:
+    """As ``training_input``, but every host reads the rows that its processors work on.
+
+    All hosts are in the same stream at the same place, and each drops the rows of the others.
+
+    Args:
+        config: a checked config.
+        sources: of ``open_sources``; every host must have the same files.
+        first: number of the first sequence.
+        hosts: of the mesh.
+
+    Returns:
+        Input function of ({"inputs": slices}, label slices): of each batch one slice per
+        processor, on its host.
+    """
+
+    def input_fn(params: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        inputs: dict[int, tf.Tensor] = {}
+        labels: dict[int, tf.Tensor] = {}
+        for host in hosts:
+            with tf.device(host.device):
+                batches = _training_rows(config, sources, first, host.rows)
+                iterator = tf.compat.v1.data.make_initializable_iterator(batches)
+                # What a session runs before its first step.
+                tf.compat.v1.add_to_collection(
+                    tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer
+                )
+                host_inputs, host_labels = iterator.get_next()
+                inputs |= host.slices(host_inputs)
+                labels |= host.slices(host_labels)
+        return {"inputs": _in_order(inputs)}, _in_order(labels)
+
+    return input_fn
+
+
+def _in_order(slices: dict[int, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+    return tuple(slices[processor] for processor in sorted(slices))
 
 
 def evaluation_input(config: Config, sources: Sequence[Source], max_batches: int) -> InputFn:
@@ -204,7 +258,8 @@ def evaluation_input(config: Config, sources: Sequence[Source], max_batches: int
         for source in sources[1:]:
             more = _sequences_from(source, 0, config).take(source.sequences)
             stream = stream.concatenate(more)
-        batches = _batches(stream, 0, EVALUATION_SEED, batch_size, False, config).map(filled)
+        numbered = stream.enumerate()
+        batches = _batches(numbered, EVALUATION_SEED, batch_size, False, config).map(filled)
         return (batches.take(max_batches) if max_batches else batches).prefetch(2)
 
     return input_fn

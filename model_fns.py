@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import tensorflow as tf
 
@@ -18,7 +18,7 @@ from optimizers import Updates, build_updates, learning_rate
 from utils.checkpoints import checkpoint_hooks, make_saver
 from utils.hooks import COUNTS
 from utils.mesh import MeshLayout
-from utils.mesh_tensorflow import mtf
+from utils.mesh_tensorflow import mtf, placement_mesh_impl
 from utils.tpu import Tpu
 from utils.tpu_mesh import Cores
 from utils.tpu_metrics import metrics_host_call
@@ -47,8 +47,15 @@ class Placement:
     last_hooks: Sequence[Any] = field(default_factory=tuple)
 
 
-def _import(mesh: mtf.Mesh, tensor: tf.Tensor, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
-    return mtf.import_tf_tensor(mesh, tensor, mtf.Shape(dims))
+Rows = Union[tf.Tensor, tuple[tf.Tensor, ...]]
+"""A batch, whole or as one slice per processor of the mesh."""
+
+
+def _import(mesh: mtf.Mesh, rows: Rows, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
+    if isinstance(rows, tuple):
+        slices = placement_mesh_impl.PlacementMeshImpl.LaidOutTensor(list(rows))
+        return mtf.import_laid_out_tensor(mesh, slices, mtf.Shape(dims))
+    return mtf.import_tf_tensor(mesh, rows, mtf.Shape(dims))
 
 
 class TrainingGraph(NamedTuple):
@@ -56,11 +63,13 @@ class TrainingGraph(NamedTuple):
 
     Attributes:
         loss: float32 scalar, what is differentiated.
+        labels: float32 scalar, how many labels count.
         updates: assignments and the gradient norm.
         learning_rate: tf float32 scalar.
     """
 
     loss: mtf.Tensor
+    labels: mtf.Tensor
     updates: Updates
     learning_rate: tf.Tensor
 
@@ -69,8 +78,8 @@ def build_training_graph(
     mesh: mtf.Mesh,
     config: Config,
     mesh_layout: MeshLayout,
-    inputs: tf.Tensor,
-    labels: tf.Tensor,
+    inputs: Rows,
+    labels: Rows,
     step: tf.Tensor,
 ) -> TrainingGraph:
     """Builds loss, gradients and updates in named dimensions.
@@ -90,7 +99,8 @@ def build_training_graph(
         "labels": targets,
         "rows": mtf.range(mesh, dims.batch, tf.int32),
     }
-    tokens = mtf.maximum(mtf.reduce_sum(counted(targets)), 1.0)
+    label_count = mtf.reduce_sum(counted(targets))
+    tokens = mtf.maximum(label_count, 1.0)
     splits = config.microbatches
 
     def batch_loss(part: dict[str, mtf.Tensor]) -> dict[str, mtf.Tensor]:
@@ -110,7 +120,7 @@ def build_training_graph(
     updates = build_updates(
         variables, gradients, _import(mesh, rate, []), step, config, mesh_layout
     )
-    return TrainingGraph(loss, updates, rate)
+    return TrainingGraph(loss, label_count, updates, rate)
 
 
 def _differentiated(
@@ -171,7 +181,8 @@ def make_model_fn(config: Config, placement: Placement) -> Callable[..., Any]:
 
     Returns:
         ``model_fn(features, labels, mode, params)``. Features: ``inputs`` [batch, n_ctx] int32
-        for training and evaluation (labels alike; evaluation also ``row_weights`` [batch]
+        for training and evaluation (labels alike; for training on several hosts also as a tuple
+        of one slice per processor; evaluation also ``row_weights`` [batch]
         float32, 0 for rows that only fill the batch); for prediction see models/sampling.py.
         On a TPU, params hold ``cores`` or TPUEstimator's ``context``.
     """
@@ -267,7 +278,7 @@ class _Ground:
         return mtf.anonymize(tensor) if self.on_tpu else tensor
 
 
-def _training_spec(config: Config, ground: _Ground, features: Any, labels: tf.Tensor) -> Any:
+def _training_spec(config: Config, ground: _Ground, features: Any, labels: Rows) -> Any:
     placement = ground.placement
     global_step = tf.compat.v1.train.get_or_create_global_step()
     # A copy: the variable itself is increased in place by this very step.
@@ -285,7 +296,7 @@ def _training_spec(config: Config, ground: _Ground, features: Any, labels: tf.Te
         "loss": loss,
         "learning_rate": built.learning_rate,
         "grad_norm": lowering.export_to_tf_tensor(built.updates.gradient_norm),
-        "labels": tf.reduce_sum(tf.cast(tf.not_equal(labels, IGNORED), tf.int32)),
+        "labels": tf.cast(lowering.export_to_tf_tensor(built.labels), tf.int32),
     }
     norms = {
         f"grads/norm/{name}": lowering.export_to_tf_tensor(norm)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from commands.shared import DEFAULT_RUN_ID, placement_of, prompt_of
 from configs.schema import Config
 
 if TYPE_CHECKING:
+    from data.sources import Source
     from utils.batch_sizes import BatchSizes
     from utils.cluster import Cluster, Leader
     from utils.devices import Fit
@@ -131,12 +133,44 @@ def _batch_sizes(config: Config, start_step: int) -> BatchSizes:
     return batch_sizes
 
 
+def _training_input(
+    config: Config,
+    sources: Sequence[Source],
+    first: int,
+    fit: Fit,
+    cluster: Optional[Cluster],
+    leader: Leader,
+) -> Callable[..., Any]:
+    """Where all hosts see the records each reads its own rows, else this one reads for all."""
+    from inputs import hosts_training_input, training_input
+
+    if cluster is None:
+        return training_input(config, sources, first)
+
+    from data.shared_records import difference
+    from models.dimensions import Dimensions
+    from utils.host_rows import host_rows
+
+    apart = difference(sources, cluster, leader.master)
+    if apart is not None:
+        LOGGER.info(
+            "%s reads the records for all hosts, since not all see the same: %s",
+            cluster.here,
+            apart,
+        )
+        return training_input(config, sources, first)
+    dims = Dimensions.from_config(config, config.train_batch_size)
+    hosts = host_rows(fit.mesh_layout, fit.devices, [dims.batch, dims.sequence])
+    LOGGER.info("every host reads the records, and of each batch the rows of its devices")
+    return hosts_training_input(config, sources, first, hosts)
+
+
 def _train(
     config: Config, arguments: argparse.Namespace, prompt: str, fit: Fit, leader: Leader
 ) -> None:
     from data.fingerprint import fingerprints
     from data.sources import mix_lines
-    from inputs import epoch_of_step, open_sources, training_input
+    from inputs import epoch_of_step, open_sources
     from model_fns import make_model_fn
     from utils.checkpoints import checkpoint_step, latest_checkpoint, remove_partial_saves
     from utils.hooks import StopOnSignal
@@ -181,7 +215,8 @@ def _train(
         estimator = make_tpu_estimator(config, model_fn, fit.tpu, arguments.steps_per_checkpoint)
     else:
         estimator = make_estimator(config, model_fn, fit.devices, leader.master)
-    input_fn = training_input(config, sources, batch_sizes.sequences_before(start_step))
+    first = batch_sizes.sequences_before(start_step)
+    input_fn = _training_input(config, sources, first, fit, arguments.hosts, leader)
     with stop:
         epochs = epoch_of_step(sources, batch_sizes.sequences_before)
         metrics = metrics_hooks(config, fit, start_step, epochs)

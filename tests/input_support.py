@@ -71,10 +71,13 @@ def batches_of(input_fn, seed, count=None):
     read = []
     with tf.Graph().as_default():
         tf.compat.v1.set_random_seed(seed)
-        iterator = tf.compat.v1.data.make_initializable_iterator(input_fn({}))
-        following = iterator.get_next()
+        following = input_fn({})
+        initializers = []
+        if isinstance(following, tf.data.Dataset):
+            iterator = tf.compat.v1.data.make_initializable_iterator(following)
+            initializers, following = iterator.initializer, iterator.get_next()
         with tf.compat.v1.Session() as session:
-            session.run(iterator.initializer)
+            session.run([initializers, tf.compat.v1.tables_initializer()])
             while count is None or len(read) < count:
                 try:
                     read.append(session.run(following))

@@ -77,7 +77,7 @@ class Cluster:
 
     @property
     def chief(self) -> Host:
-        """The host that builds the graph, reads the data and writes the checkpoints."""
+        """The host that builds the graph and writes the checkpoints."""
         return self.hosts[0]
 
     @property

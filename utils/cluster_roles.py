@@ -94,7 +94,7 @@ class Chief:
 
         self._watch.wait(self._devices, is_ready)
         LOGGER.info(
-            "%s leads %s; it reads the data and writes the checkpoints",
+            "%s leads %s; it writes the checkpoints",
             self._cluster.here,
             ", ".join(map(str, self._cluster.others)),
         )

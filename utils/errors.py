@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+# What stands above a message that comes from another host.
+_ORIGIN = re.compile(r"=+|([A-Z_]+: )?From /job:\S+:")
 _ASSERTION = re.compile(r"assertion failed: \[(.*)\]")
 
 
@@ -11,12 +13,14 @@ def reason(error: Exception) -> str:
     """The one line of an error that says what is wrong.
 
     TensorFlow puts a header, the stack of the failed node and its name above that line, and
-    brackets around the message of an assertion.
+    brackets around the message of an assertion; and where several hosts are at work, whose error
+    it is.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if line != "Graph execution error:"]
     nodes = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
     lines = lines[nodes[-1] + 1 :] if nodes else lines
+    lines = [line for line in lines if not _ORIGIN.fullmatch(line)]
     if not lines:
         return type(error).__name__
     assertion = _ASSERTION.fullmatch(lines[0])

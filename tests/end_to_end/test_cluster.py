@@ -33,9 +33,12 @@ def addresses(count):
 
 
 def start_by_flags(workshop, *words):
-    """The chief and a worker."""
+    """The chief, and a worker that does not see the records."""
     hosts = addresses(2)
-    return [workshop.start(*words, "--cluster", *hosts, "--task", number) for number in range(2)]
+    return [
+        workshop.start(*words, "--cluster", *hosts, "--task", number, elsewhere=number == 1)
+        for number in range(2)
+    ]
 
 
 def start_by_variable(workshop, *words):
@@ -117,8 +120,20 @@ def test_a_worker_that_is_asked_to_end_lets_the_chief_save(interrupted, workshop
     assert worker.out == ""
 
 
+def test_who_reads_is_told(interrupted):
+    (chief, _), _, _ = interrupted[0]
+    told = next(line for line in chief.err.splitlines() if "reads the records" in line)
+    assert "worker 0 (localhost:" in told
+    assert " reads the records for all hosts, since not all see the same: worker 1 (" in told
+    assert told.endswith(".tfrecords; No such file or directory")
+    for (chief, _), _, _ in interrupted[1:]:
+        assert "every host reads the records, and of each batch the rows of its" in chief.err
+
+
 def test_two_interrupted_hosts_do_what_one_unbroken_process_does(interrupted, workshop, program):
-    """To the bit: each resume began at the newest checkpoint, and sums have the same order."""
+    """To the bit, whether the chief read for both or each for itself: each resume began at the
+    newest checkpoint, and sums have the same order.
+    """
     steps = interrupted[-1][1][-1]
     config = workshop.config("one_host", **(SPLIT | {"train_steps": steps}))
     assert program("--model", config, *TWO).code == 0

@@ -82,14 +82,21 @@ class Workshop:
             (target / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{step}"\n')
         return self.config(name, **keys)
 
-    def start(self, *words: Any, **variables: str) -> subprocess.Popen[str]:
+    def start(
+        self, *words: Any, elsewhere: bool = False, **variables: str
+    ) -> subprocess.Popen[str]:
         """Starts ``python main.py`` in the folder, without a terminal.
 
-        ``variables`` are added to those of the environment.
+        Args:
+            words: of the command line.
+            elsewhere: start it in an empty folder, where no record is found.
+            variables: added to those of the environment.
         """
+        folder = self.folder / "elsewhere" if elsewhere else self.folder
+        folder.mkdir(exist_ok=True)
         return subprocess.Popen(
             [sys.executable, str(ROOT / "main.py"), *map(str, words)],
-            cwd=self.folder,
+            cwd=folder,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -11,10 +11,23 @@ Node: 'IteratorGetNext'
 corrupted record at 188
 \t [[{{node IteratorGetNext}}]]"""
 
+ON_TWO_HOSTS = """Graph execution error:
+
+=====================
+INVALID_ARGUMENT: From /job:worker/replica:0/task:1:
+assertion failed: [ids must lie in [0, 5); got 7]
+\t [[{{node Assert}}]]
+INVALID_ARGUMENT: From /job:worker/replica:0/task:0:
+assertion failed: [ids must lie in [0, 5); got 8]
+=====================
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
+        (ON_TWO_HOSTS, "ids must lie in [0, 5); got 7"),
+        ("Node: 'Read'\nFrom /job:worker/replica:0/task:1:\na; No such file", "a; No such file"),
         (FAILED_NODE, "corrupted record at 188"),
         ("loss must be finite; got nan.\nmore", "loss must be finite; got nan."),
         (
