@@ -157,18 +157,10 @@ def _batches(
     return examples.batch(batch_size, drop_remainder=whole)
 
 
-def _training_rows(
-    config: Config, sources: Sequence[Source], first: int, rows: Sequence[int]
-) -> tf.data.Dataset:
-    """Some rows of each batch of ``training_input``, as (inputs, labels)."""
-    batch_size = config.train_batch_size
+def _training_batches(config: Config, sources: Sequence[Source], first: int) -> tf.data.Dataset:
+    """All of ``training_input``, as (inputs, labels)."""
     numbered = _mixture(sources, first, config).enumerate(first)
-    if len(rows) < batch_size:
-        wanted = np.isin(np.arange(batch_size), rows)
-        numbered = numbered.filter(
-            lambda number, ids: tf.gather(tf.constant(wanted), (number - first) % batch_size)
-        )
-    return _batches(numbered, config.seed, len(rows), True, config).prefetch(tf.data.AUTOTUNE)
+    return _batches(numbered, config.seed, config.train_batch_size, True, config)
 
 
 def training_input(config: Config, sources: Sequence[Source], first: int) -> InputFn:
@@ -186,8 +178,9 @@ def training_input(config: Config, sources: Sequence[Source], first: int) -> Inp
     """
 
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-        batches = _training_rows(config, sources, first, range(config.train_batch_size))
-        return batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
+        batches = _training_batches(config, sources, first)
+        pairs = batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
+        return pairs.prefetch(tf.data.AUTOTUNE)
 
     return input_fn
 
@@ -197,7 +190,8 @@ def hosts_training_input(
 ) -> InputFn:
     """As ``training_input``, but every host reads the rows that its processors work on.
 
-    All hosts are in the same stream at the same place, and each drops the rows of the others.
+    All hosts are in the same stream at the same place, and each drops the rows of the others. What
+    they read is compared batch by batch, by a number of each, and a difference stops the run.
 
     Args:
         config: a checked config.
@@ -213,20 +207,50 @@ def hosts_training_input(
     def input_fn(params: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         inputs: dict[int, tf.Tensor] = {}
         labels: dict[int, tf.Tensor] = {}
+        digests = []
         for host in hosts:
             with tf.device(host.device):
-                batches = _training_rows(config, sources, first, host.rows)
+                batches = _training_batches(config, sources, first).map(_own_rows(host.rows))
+                batches = batches.prefetch(tf.data.AUTOTUNE)
                 iterator = tf.compat.v1.data.make_initializable_iterator(batches)
                 # What a session runs before its first step.
                 tf.compat.v1.add_to_collection(
                     tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer
                 )
-                host_inputs, host_labels = iterator.get_next()
+                host_inputs, host_labels, digest = iterator.get_next()
+                digests.append(digest)
                 inputs |= host.slices(host_inputs)
                 labels |= host.slices(host_labels)
+        with tf.device(hosts[0].device), tf.control_dependencies([_same_batch(digests, hosts)]):
+            # No step comes to its end without the slices of the first processor.
+            inputs[0], labels[0] = tf.identity(inputs[0]), tf.identity(labels[0])
         return {"inputs": _in_order(inputs)}, _in_order(labels)
 
     return input_fn
+
+
+def _own_rows(rows: Sequence[int]) -> Callable[..., tuple[tf.Tensor, ...]]:
+    """From a whole batch to (inputs and labels of some rows, a number that the batch hangs on)."""
+
+    def own(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        digest = tf.strings.to_hash_bucket_fast(
+            tf.io.serialize_tensor(tf.stack([inputs, labels])), np.iinfo(np.int64).max
+        )
+        return tf.gather(inputs, rows), tf.gather(labels, rows), digest
+
+    return own
+
+
+def _same_batch(digests: Sequence[tf.Tensor], hosts: Sequence[HostRows]) -> tf.Operation:
+    other = tf.not_equal(tf.stack(digests), digests[0])
+    device = tf.gather(tf.constant([host.device for host in hosts]), tf.argmax(other))
+    return refuse_unless(
+        ~tf.reduce_any(other),
+        "all hosts must read the same records; got another batch on ",
+        device,
+        " than on the first host. Give all hosts the same files, and go on from the last "
+        "checkpoint.",
+    )
 
 
 def _in_order(slices: dict[int, tf.Tensor]) -> tuple[tf.Tensor, ...]:

@@ -14,7 +14,6 @@ from utils.cluster import Cluster, Host
 from utils.errors import reason
 
 _TOGETHER = 16  # files that are opened at once
-_TIMEOUT_MILLISECONDS = 300_000
 
 
 def _first_records(files: Sequence[str]) -> tf.Tensor:
@@ -35,9 +34,9 @@ def _hash(record: tf.Tensor) -> tf.Tensor:
     return tf.strings.to_hash_bucket_fast(record, np.iinfo(np.int64).max)
 
 
-def _read_on(host: Host, files: Sequence[str], target: str) -> np.ndarray:
+def _read_on(host: Host, files: Sequence[str], target: str, timeout_seconds: int) -> np.ndarray:
     config = tf.compat.v1.ConfigProto(
-        device_filters=[host.task], operation_timeout_in_ms=_TIMEOUT_MILLISECONDS
+        device_filters=[host.task], operation_timeout_in_ms=1000 * timeout_seconds
     )
     with tf.Graph().as_default() as graph:
         with tf.device(host.device("device:CPU:0")):
@@ -58,10 +57,10 @@ def difference(sources: Sequence[Source], cluster: Cluster, target: str) -> Opti
         None if every file is there on every host and begins with the same record.
     """
     files = [path for source in sources for path in source.files]
-    expected = _read_on(cluster.chief, files, target)
+    expected = _read_on(cluster.chief, files, target, cluster.timeout_seconds)
     for host in cluster.hosts[1:]:
         try:
-            found = _read_on(host, files, target)
+            found = _read_on(host, files, target, cluster.timeout_seconds)
         except tf.errors.OpError as error:
             return f"{host}: {reason(error)}"
         if (found != expected).any():

@@ -3,16 +3,19 @@ graph: nothing when each reads for itself; their slices, once, when the chief re
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import inputs
 from inputs import hosts_training_input, open_sources, training_input
 from model_fns import ModeKeys, Placement, make_model_fn
 from models.dimensions import Dimensions
 from tests.input_support import MODES, batches_of, config_in_mode, write
 from tests.support import make_config, mesh_layout, no_garbage_collection
+from utils.errors import reason
 from utils.host_rows import host_rows
 from utils.training_run import make_estimator
 
@@ -88,16 +91,21 @@ def test_a_host_is_sent_its_slice_of_the_ids(
             batch = tf.compat.v1.data.make_initializable_iterator(batch).get_next()
         features, labels = batch
         model_fn(features, labels, ModeKeys.TRAIN, {})
-    of_the_batch, sent, readers = {}, {}, set()
+    of_the_batch, sent, readers, compared = {}, {}, set(), set()
     for op in graph.get_operations():
         if "Dataset" in op.type or "Iterator" in op.type:
             readers.add(host_of(op))
         for tensor in op.inputs:
             if is_of_the_batch(tensor.op, of_the_batch) and host_of(op) != host_of(tensor.op):
+                if tensor.shape.rank == 0:  # by which batches are compared
+                    assert (host_of(tensor.op), host_of(op)) == (WORKER, CHIEF)
+                    compared.add(tensor.name)
+                    continue
                 assert (host_of(tensor.op), host_of(op)) == (CHIEF, WORKER)
                 # A tensor is sent once to a device, however many operations there read it.
                 sent[tensor.name, op.device] = tensor.shape.num_elements()
     assert readers == ({CHIEF, WORKER} if each_reads else {CHIEF})
+    assert len(compared) == each_reads
     assert sum(sent.values()) == (0 if each_reads else 2 * ids_sent)  # inputs and labels
     assert all(graph.get_tensor_by_name(name).dtype.size == ID_BYTES for name, _ in sent)
 
@@ -159,3 +167,26 @@ def test_hosts_read_together_what_one_reads(mixture, mesh_shape, layout, mode):
             for part, found in zip(parts, cut):
                 columns = slice(part.columns.start, part.columns.stop)
                 np.testing.assert_array_equal(found, one[list(part.rows), columns])
+
+
+def test_a_host_with_other_records_stops_the_run(mixture, tmp_path, monkeypatch):
+    """Same names, sizes and first records: only what is read tells."""
+    ids = np.arange(24 * 13).reshape(24, 13)
+    write(tmp_path / "few", "train", ids[:5], files_per=2)
+    write(tmp_path / "many", "train", ids[[*range(5, 9), 10, 9, *range(11, 24)]], files_per=8)
+    keys = {"mesh_shape": "x:2", "layout": "batch:x", "train_batch_size": 4, "n_ctx": 12}
+    config = config_in_mode(mixture, "chunks", ("few", "many"), n_head=4, **keys)
+    sources = open_sources(config, training=True)
+    others = [
+        replace(source, files=tuple(str(tmp_path / source.id / Path(f).name) for f in source.files))
+        for source in sources
+    ]
+    hosts = [replace(host, device="") for host in rows_of_hosts(config, devices_of(1))]
+    given = iter([sources, others])
+    mixed = inputs._mixture
+    monkeypatch.setattr(inputs, "_mixture", lambda _, *rest: mixed(next(given), *rest))
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        batches_of(hosts_training_input(config, sources, 0, hosts), config.seed, 8)
+    assert reason(caught.value).startswith(
+        "all hosts must read the same records; got another batch on "
+    )
