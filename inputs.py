@@ -37,7 +37,8 @@ __all__ = [
     "training_input",
 ]
 
-InputFn = Callable[[dict[str, Any]], tf.data.Dataset]
+InputFn = Callable[[dict[str, Any]], Any]
+"""From the params of an Estimator to (features, labels), or to a dataset of these."""
 
 SHUFFLE_BUFFER_DOCUMENTS = 1000  # times stitch, as in GPT-Neo
 
@@ -139,28 +140,29 @@ def _mixture(sources: Sequence[Source], start: int, config: Config) -> tf.data.D
 
 
 def _batches(
-    numbered: tf.data.Dataset, seed: int, batch_size: int, whole: bool, config: Config
+    stream: tf.data.Dataset, first: int, seed: int, batch_size: int, whole: bool, config: Config
 ) -> tf.data.Dataset:
     """Batches of (inputs, labels), each [batch, n_ctx] int32.
 
     Args:
-        numbered: (number, sequence [n_ctx + 1] of ``_sequences_from``).
-        seed: of the masks of ``mlm_training``.
+        stream: sequences [n_ctx + 1] of ``_sequences_from``.
+        first: number of the first of them, for the masks of ``mlm_training``.
+        seed: of these masks.
         batch_size: sequences.
         whole: whether a last batch of fewer is left out.
         config: a checked config.
     """
     if config.causal:
-        batches = numbered.batch(batch_size, drop_remainder=whole)
-        return batches.map(lambda numbers, windows: inputs_and_labels(windows))
+        return stream.batch(batch_size, drop_remainder=whole).map(inputs_and_labels)
+    numbered = stream.enumerate(first)
     examples = numbered.map(lambda number, ids: masked_example(ids, number, seed, config))
     return examples.batch(batch_size, drop_remainder=whole)
 
 
 def _training_batches(config: Config, sources: Sequence[Source], first: int) -> tf.data.Dataset:
     """All of ``training_input``, as (inputs, labels)."""
-    numbered = _mixture(sources, first, config).enumerate(first)
-    return _batches(numbered, config.seed, config.train_batch_size, True, config)
+    stream = _mixture(sources, first, config)
+    return _batches(stream, first, config.seed, config.train_batch_size, True, config)
 
 
 def training_input(config: Config, sources: Sequence[Source], first: int) -> InputFn:
@@ -190,8 +192,8 @@ def hosts_training_input(
 ) -> InputFn:
     """As ``training_input``, but every host reads the rows that its processors work on.
 
-    All hosts are in the same stream at the same place, and each drops the rows of the others. What
-    they read is compared batch by batch, by a number of each, and a difference stops the run.
+    All hosts are in the same stream at the same place, and each drops the rows of the others. They
+    compare hashes of every batch, and a difference stops the run.
 
     Args:
         config: a checked config.
@@ -230,7 +232,7 @@ def hosts_training_input(
 
 
 def _own_rows(rows: Sequence[int]) -> Callable[..., tuple[tf.Tensor, ...]]:
-    """From a whole batch to (inputs and labels of some rows, a number that the batch hangs on)."""
+    """From a whole batch to (inputs and labels of some rows, hash of the whole)."""
 
     def own(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, ...]:
         digest = tf.strings.to_hash_bucket_fast(
@@ -282,8 +284,7 @@ def evaluation_input(config: Config, sources: Sequence[Source], max_batches: int
         for source in sources[1:]:
             more = _sequences_from(source, 0, config).take(source.sequences)
             stream = stream.concatenate(more)
-        numbered = stream.enumerate()
-        batches = _batches(numbered, EVALUATION_SEED, batch_size, False, config).map(filled)
+        batches = _batches(stream, 0, EVALUATION_SEED, batch_size, False, config).map(filled)
         return (batches.take(max_batches) if max_batches else batches).prefetch(2)
 
     return input_fn

@@ -219,11 +219,14 @@ def _end_output() -> int:
 
 def _report(error: Exception, debug: bool, code: int) -> int:
     from configs.errors import ConfigError
-    from utils.errors import reason
+    from utils.errors import reason, remote_host
 
     if debug:
         raise error
     text = str(error) if isinstance(error, ConfigError) else reason(error)
+    host = remote_host(error)
+    if host is not None:
+        text += f" (on {host})"
     print(f"main.py: error: {text}", file=sys.stderr)
     return code
 

@@ -11,6 +11,8 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
+from utils.devices import session_config
+
 _BLOCK = 1 << 16  # sequences that are drawn together
 
 
@@ -61,7 +63,8 @@ def choices_from(weights: Sequence[float], seed: int, start: int) -> tf.data.Dat
 
 def drawn_before(weights: Sequence[float], seed: int, end: int) -> list[int]:
     """How many of the sequences before number ``end`` come from each source."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    config = session_config(())  # no GPU: its memory is for the run
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         counts = _blocks(weights, seed, 0, end).map(
             lambda found: tf.math.bincount(
                 tf.cast(found, tf.int32), minlength=len(weights), dtype=tf.int64

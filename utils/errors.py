@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Optional
 
 # What stands above a message that comes from another host.
 _ORIGIN = re.compile(r"=+|([A-Z_]+: )?From /job:\S+:")
+_REMOTE = re.compile(r"error information from remote target /job:(\w+)/replica:\d+/task:(\d+)")
 _ASSERTION = re.compile(r"assertion failed: \[(.*)\]")
 
 
@@ -25,3 +27,13 @@ def reason(error: Exception) -> str:
         return type(error).__name__
     assertion = _ASSERTION.fullmatch(lines[0])
     return assertion[1] if assertion else lines[0]
+
+
+def remote_host(error: Exception) -> Optional[str]:
+    """The host of a cluster, other than this one, that an error comes from; None if there is none.
+
+    Returns:
+        Such as ``worker 1``.
+    """
+    found = _REMOTE.search(str(error))
+    return f"{found[1]} {found[2]}" if found else None

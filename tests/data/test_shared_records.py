@@ -1,5 +1,6 @@
 """Whether another host sees the same records: a real second process, in a folder of its own."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -7,11 +8,13 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from data.shared_records import difference
+from data.shared_records import _read_on, difference
 from data.sources import Source
 from tests.input_support import write
 from utils.cluster import Cluster, Host
+from utils.errors import remote_host
 from utils.hosts import start_server
 
 SERVE = """
@@ -35,7 +38,7 @@ def hosts(tmp_path_factory):
     addresses = [f"localhost:{free_port()}" for _ in folders]
     other = subprocess.Popen([sys.executable, "-c", SERVE, *addresses], cwd=folders[1])
     members = tuple(Host("worker", number, address) for number, address in enumerate(addresses))
-    cluster = Cluster(members, members[0])
+    cluster = Cluster(members, members[0], timeout_seconds=10)
     server = start_server(cluster, ())
     yield cluster, server.target, *folders
     other.kill()
@@ -75,3 +78,22 @@ def test_records_that_are_missing(hosts, records):
 def test_other_records_of_the_same_name(hosts, records):
     write(records[1], "train", np.arange(100, 120).reshape(4, 5), files_per=3)
     assert told(hosts).endswith(f"): {FILES[0]} begins with another record")
+
+
+def test_an_error_tells_its_host(hosts, records):
+    cluster, target, *_ = hosts
+    (records[1] / FILES[1]).unlink()
+    with pytest.raises(tf.errors.NotFoundError) as caught:
+        _read_on(cluster.hosts[1], FILES, target, 30)
+    assert remote_host(caught.value) == "worker 1"
+    (records[0] / FILES[1]).unlink()
+    with pytest.raises(tf.errors.NotFoundError) as caught:
+        _read_on(cluster.chief, FILES, target, 30)
+    assert remote_host(caught.value) is None
+
+
+def test_a_file_that_never_answers(hosts, records):
+    """The last test here: the other host goes on waiting for the pipe."""
+    (records[1] / FILES[1]).unlink()
+    os.mkfifo(records[1] / FILES[1])
+    assert told(hosts).startswith("worker 1 (localhost:")
