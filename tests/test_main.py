@@ -1,4 +1,4 @@
-"""What main.py hands to a command; nothing is run."""
+"""What main.py hands to a command, and what it says of an error; nothing is run."""
 
 import json
 
@@ -39,3 +39,25 @@ def test_a_mesh_that_will_be_fitted_is_not_judged_before(seven, monkeypatch, fla
 def test_a_mesh_that_is_used_as_it_is_is_judged(seven, capsys, flags):
     assert main.main(["--model", seven, *flags]) == 2
     assert "train_batch_size: must be a multiple of 7" in capsys.readouterr().err
+
+
+FROM_A_WORKER = """From /job:worker/replica:0/task:0:
+a.tfrecords; No such file or directory
+Additional GRPC error information from remote target /job:worker/replica:0/task:1 while calling
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FROM_A_WORKER, "a.tfrecords; No such file or directory (on worker 1)"),
+        ("a.tfrecords; No such file or directory", "a.tfrecords; No such file or directory"),
+    ],
+)
+def test_an_error_of_another_host_names_it(seven, monkeypatch, capsys, error, line):
+    def fail(*unused):
+        raise RuntimeError(error)
+
+    monkeypatch.setitem(main.MODES, "eval", fail)
+    assert main.main(["--model", seven, "--eval"]) == 1
+    assert capsys.readouterr().err == f"main.py: error: {line}\n"
