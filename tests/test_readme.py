@@ -9,6 +9,7 @@ import pytest
 from configs.files import shipped_configs
 from configs.names import DIMENSION_NAMES
 from data.create_tfrecords import build_parser as records_parser
+from data.record_globs import glob_of_data_set
 from utils.command_line import parse_arguments
 from utils.run_log import LOG_FOLDER
 
@@ -62,7 +63,7 @@ def test_the_dataset_config_names_the_records_that_the_commands_make(readme):
     made = {}
     for words in commands(readme, "data/create_tfrecords.py"):
         arguments = records_parser().parse_args(words)
-        made[arguments.name] = f"{arguments.output_dir}/{arguments.name}_*.tfrecords"
+        made[arguments.name] = glob_of_data_set(arguments.output_dir, arguments.name, False)
     assert made == {"train": values["path"], "eval": values["eval_path"]}
 
 
