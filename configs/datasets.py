@@ -38,12 +38,12 @@ class DatasetConfig(BaseModel):
     path: str = key(
         "Glob of the training records, local or `gs://`.",
         min_length=1,
-        example="datasets/mine/train_*.tfrecords",
+        example="datasets/mine/train_[0-9]*.tfrecords",
     )
     eval_path: Optional[str] = key(
         "Glob of the evaluation records; null = none.",
         None,
-        example="datasets/mine/eval_*.tfrecords",
+        example="datasets/mine/eval_[0-9]*.tfrecords",
     )
     tokenizer_is_pretrained: bool = key(
         "True for a tokenizer known by name (`gpt2` is embedded), false for a file.",
