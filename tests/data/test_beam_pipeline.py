@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -344,6 +345,24 @@ def test_earlier_records_are_replaced_only_when_asked(folder, tmp_path, capsys):
         json.loads((tmp_path / "set.json").read_text())["path"]
         == f"{tmp_path}/out/set_[0-9]*.tfrecords"
     )
+
+
+def test_input_that_changes_while_it_is_read_is_refused(folder, tmp_path, capsys, monkeypatch):
+    shutil.copytree(folder / "in", tmp_path / "in")
+    shutil.copy(folder / "own.json", tmp_path)
+    run = beam_pipeline.run_pipeline
+
+    def run_and_change(*arguments):
+        report = run(*arguments)
+        with open(tmp_path / "in" / "a.jsonl", "a") as file:
+            file.write('{"text": "late"}\n')
+        return report
+
+    monkeypatch.setattr(beam_pipeline, "run_pipeline", run_and_change)
+    line = refused(capsys, with_beam, tmp_path, tmp_path / "out", *CHUNKS)
+    assert line.startswith("input files must stay as they are while they are read")
+    assert f"{tmp_path}/in/a.jsonl has changed" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_runner_that_fails_is_one_line(folder, tmp_path, capsys, monkeypatch):
