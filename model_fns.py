@@ -107,9 +107,8 @@ def build_training_graph(
         part_dims = Dimensions.from_config(config, part["rows"].shape.size)
         dropout = Dropout(mesh, config.seed, step, part["rows"])
         model = GPT(mesh, config, part_dims, mesh_layout, dropout)
-        logits = model.window_logits(part["inputs"])
-        token_loss = training_loss(logits, part["labels"], part_dims, mesh_layout, config)
-        loss = mtf.reduce_sum(token_loss) / tokens
+        hidden = model.window_states(part["inputs"])
+        loss = training_loss(model, hidden, part["labels"], tokens)
         for auxiliary_loss in model.auxiliary_losses:
             loss += auxiliary_loss / splits
         return {"loss": loss}

@@ -93,5 +93,12 @@ FUNCTIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 def activation(x: mtf.Tensor, name: str) -> mtf.Tensor:
     """Applies the activation ``name`` to every element of ``x`` (any dims, all splittable)."""
-    [y] = kernel(FUNCTIONS[name], [x], [(x.shape, x.dtype)], splittable=x.shape.dims, name=name)
+    [y] = kernel(
+        FUNCTIONS[name],
+        [x],
+        [(x.shape, x.dtype)],
+        splittable=x.shape.dims,
+        name=name,
+        fusion=name,
+    )
     return y

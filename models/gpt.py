@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
 from configs.schema import Config
 from models.attention import Attend, attention_layer, attention_window, memory_slots
 from models.dimensions import Dimensions
-from models.feed_forward import dense, feed_forward_layer
+from models.feed_forward import feed_forward_layer
 from models.kernels.attention import MemorySlots, masked_attention
 from models.kernels.embedding import embedding_lookup
 from models.kernels.linear_attention import linear_attention
-from models.kernels.matmul import matmul
+from models.kernels.matmul import bias_add, matmul
 from models.kernels.noise import Dropout
 from models.mixture_of_experts import ExpertsOutput, mixture_of_experts
 from models.normalization import layer_norm, rezero, scale_norm
@@ -23,6 +23,20 @@ from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
 EMBEDDING_STDDEV = 0.02  # GPT-2; also of an output layer of its own
+
+
+class Head(NamedTuple):
+    """An output layer.
+
+    Attributes:
+        inputs: [..., embd].
+        weight: [vocab, embd] or [embd, vocab].
+        bias: [vocab], or None.
+    """
+
+    inputs: mtf.Tensor
+    weight: mtf.Tensor
+    bias: Optional[mtf.Tensor]
 
 
 class GPT:
@@ -212,20 +226,32 @@ class GPT:
                 self.auxiliary_losses.append(loss)
         return x
 
-    def logits(self, hidden: mtf.Tensor) -> mtf.Tensor:
-        """[..., embd] -> [..., vocab], through the final norm and the tied embedding.
+    def head(self, hidden: mtf.Tensor) -> Head:
+        """The output layer: the final norm and the tied embedding.
 
-        An output layer of its own (``no_weight_tie``) reads the stream without a final norm, as
-        in GPT-Neo.
+        One of its own (``no_weight_tie``) reads the stream without a final norm, as in GPT-Neo.
+
+        Args:
+            hidden: [..., embd].
         """
+        embd, vocab = self.dims.embd, self.dims.vocab
         if not self.config.tied_embeddings:
             scope = "wte_final_linear/conv1d_main/linear_out"
-            stddev = EMBEDDING_STDDEV * (
-                self.dims.embd.size**-0.5 if self.config.scale_by_in else 1.0
-            )
-            return dense(self.weights, hidden, self.dims.embd, self.dims.vocab, scope, stddev)
-        x = layer_norm(self.weights, hidden, self.dims.embd, "ln_f")
-        return matmul(x, self._token_embedding(), self.dims.vocab)
+            stddev = EMBEDDING_STDDEV * (embd.size**-0.5 if self.config.scale_by_in else 1.0)
+            kernel = self.weights.normal(f"{scope}/kernel", [embd, vocab], stddev)
+            return Head(hidden, kernel, self.weights.zeros(f"{scope}/bias", [vocab]))
+        return Head(layer_norm(self.weights, hidden, embd, "ln_f"), self._token_embedding(), None)
+
+    def logits(self, hidden: mtf.Tensor) -> mtf.Tensor:
+        """[..., embd] -> [..., vocab], through ``head``."""
+        head = self.head(hidden)
+        logits = matmul(head.inputs, head.weight, self.dims.vocab)
+        return logits if head.bias is None else bias_add(logits, head.bias)
+
+    def window_states(self, tokens: mtf.Tensor) -> mtf.Tensor:
+        """What the head reads of a window that starts at position 0; see ``hidden_states``."""
+        positions = mtf.range(self.mesh, self.dims.sequence, tf.int32)
+        return self.hidden_states(tokens, positions)
 
     def window_logits(self, tokens: mtf.Tensor) -> mtf.Tensor:
         """Logits of a window that starts at position 0.
@@ -236,5 +262,4 @@ class GPT:
         Returns:
             [batch, sequence, vocab].
         """
-        positions = mtf.range(self.mesh, self.dims.sequence, tf.int32)
-        return self.logits(self.hidden_states(tokens, positions))
+        return self.logits(self.window_states(tokens))

@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from configs.schema import Config
 from models.dimensions import Dimensions
+from models.gpt import GPT
 from models.kernels.cross_entropy import log_normalizer_and_target
 from models.kernels.entmax import fenchel_young_loss
+from models.kernels.head_loss import head_loss
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
@@ -75,16 +77,30 @@ def entmax_loss(logits: mtf.Tensor, targets: mtf.Tensor, dims: Dimensions) -> mt
 
 
 def training_loss(
-    logits: mtf.Tensor,
-    targets: mtf.Tensor,
-    dims: Dimensions,
-    mesh_layout: MeshLayout,
-    config: Config,
+    model: GPT, hidden: mtf.Tensor, targets: mtf.Tensor, tokens: mtf.Tensor
 ) -> mtf.Tensor:
-    """The loss that the config trains on, per token: [batch, sequence] float32."""
+    """The loss that the config trains on, without those of single layers: float32 scalar.
+
+    Args:
+        model: dims, layout and config are its own.
+        hidden: [batch, sequence, embd], what the head reads.
+        targets: [batch, sequence] int32, each an id or IGNORED.
+        tokens: float32 scalar, by which the sum over tokens is divided.
+    """
+    config = model.config
     if config.entmax_loss:
-        return entmax_loss(logits, targets, dims)
-    return softmax_cross_entropy(logits, targets, dims, mesh_layout, config.z_loss).total
+        losses = entmax_loss(model.logits(hidden), targets, model.dims)
+        return mtf.reduce_sum(losses) / tokens
+    head = model.head(hidden)
+    return head_loss(
+        head.inputs,
+        head.weight,
+        head.bias,
+        targets,
+        counted(targets) / tokens,
+        model.dims.vocab,
+        config.z_loss,
+    )
 
 
 def evaluation_losses(

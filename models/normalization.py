@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
+from models.kernels.normalization import normalize
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
 EPSILON = 1e-5  # GPT-2's and GPT-Neo's
-
-
-def _normalized(x: mtf.Tensor, dim: mtf.Dimension) -> mtf.Tensor:
-    """``x`` with mean 0 and variance 1 over ``dim``, in float32 whatever x is."""
-    x = mtf.cast(x, tf.float32)
-    centered = x - mtf.reduce_mean(x, reduced_dim=dim)
-    variance = mtf.reduce_mean(mtf.square(centered), reduced_dim=dim)
-    return centered * mtf.rsqrt(variance + EPSILON)
 
 
 def layer_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -> mtf.Tensor:
@@ -23,7 +14,7 @@ def layer_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -
 
     Args:
         weights: of the model.
-        x: [..., dim, ...], floating; ``dim`` may be split.
+        x: [..., dim], floating; every dimension may be split.
         dim: the normalised dimension.
         name: scope of the two variables.
 
@@ -34,7 +25,7 @@ def layer_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -
     """
     gain = weights.ones(f"{name}/g", [dim])
     bias = weights.zeros(f"{name}/b", [dim])
-    return mtf.cast(_normalized(x, dim) * gain + bias, x.dtype)
+    return normalize(x, gain, bias, dim, EPSILON)
 
 
 def scale_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -> mtf.Tensor:
@@ -44,7 +35,7 @@ def scale_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -
     subtracted, and the length is taken as the root of the mean square.
     """
     gain = weights.ones(f"{name}/g", [])
-    return mtf.cast(_normalized(x, dim) * gain, x.dtype)
+    return normalize(x, gain, None, dim, EPSILON)
 
 
 def rezero(weights: Weights, x: mtf.Tensor, name: str) -> mtf.Tensor:

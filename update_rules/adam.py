@@ -52,6 +52,7 @@ def adam(parameter: Parameter, config: Config) -> Update:
         [(shape, tf.float32)] * 3,
         splittable=shape.dims,
         name="adam",
+        fusion=("adam", config.beta1, config.beta2, config.epsilon, parameter.weight_decay),
         differentiable=False,
     )
     return Update(amount, [mtf.assign(moments[0], first), mtf.assign(moments[1], second)])

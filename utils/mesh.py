@@ -86,4 +86,8 @@ class MeshLayout:
     def placement(self, devices: list[str]) -> Any:
         """A PlacementMeshImpl on ``devices``, one per processor."""
         assert len(devices) == self.size, (devices, self)
-        return placement_mesh_impl.PlacementMeshImpl(self.mesh_shape, self.layout, devices)
+        implementation = placement_mesh_impl.PlacementMeshImpl(
+            self.mesh_shape, self.layout, devices
+        )
+        implementation.fuses_kernels = not __import__("os").environ.get("NOFUSE") and not any(":GPU:" in device.upper() for device in devices)
+        return implementation

@@ -14,11 +14,12 @@ outputs without it are added up over the mesh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 
+from models.kernels.fusion import fused
 from utils.mesh_tensorflow import mtf
 
 Slices = Sequence[Any]
@@ -45,6 +46,11 @@ def _split_axes(mesh_impl: Any, tensors: Sequence[mtf.Tensor]) -> set[int]:
     }
 
 
+def fuses_kernels(mesh_impl: Any) -> bool:
+    """Whether XLA compiles kernels one by one on this mesh."""
+    return getattr(mesh_impl, "fuses_kernels", False)
+
+
 def _laid_out_inputs(lowering: Any, tensors: Sequence[mtf.Tensor]) -> list[Any]:
     return [lowering.tensors[tensor].to_laid_out_tensor() for tensor in tensors]
 
@@ -63,10 +69,12 @@ class KernelOperation(mtf.Operation):
         keeps_outputs: bool,
         differentiable: bool,
         multiply_adds: int,
+        fusion: Optional[Hashable],
         name: str,
     ):
         super().__init__(list(inputs), name=name)
         self.multiply_adds = multiply_adds
+        self.fusion = fusion
         self._function = function
         self._gradient_function = gradient
         self._keeps_outputs = keeps_outputs
@@ -127,19 +135,22 @@ class KernelOperation(mtf.Operation):
         """Applies the function to every slice."""
         mesh_impl = lowering.mesh_impl(self)
         self.check_layout(mesh_impl)
-        values = mesh_impl.slicewise(self._function, *_laid_out_inputs(lowering, self.inputs))
+        function = self._function
+        if self.fusion is not None and fuses_kernels(mesh_impl):
+            function = fused(self.fusion, function)
+        values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
         for output, value in zip(self.outputs, _as_tuple(values)):
             for piece in value.all_slices:  # shapes that depend on values are known to the kernel
                 piece.set_shape(mesh_impl.slice_shape(output.shape))
             axes = self._sum_axes(mesh_impl, output) if self._summed_names else []
             if axes:
                 value = mtf.LazyAllreduceSum(
-                    mesh_impl, value, axes, _traffic_counter(lowering, output, axes)
+                    mesh_impl, value, axes, traffic_counter(lowering, output, axes)
                 )
             lowering.set_tensor_lowering(output, value)
 
 
-def _traffic_counter(lowering: Any, tensor: mtf.Tensor, axes: Sequence[int]) -> Callable[[], None]:
+def traffic_counter(lowering: Any, tensor: mtf.Tensor, axes: Sequence[int]) -> Callable[[], None]:
     """Counts an all-reduce the way Mesh TensorFlow's own operations do."""
 
     def add_counter() -> None:
@@ -203,15 +214,17 @@ class KernelGradientOperation(mtf.Operation):
     def lower(self, lowering: Any) -> None:
         """Differentiates every slice and adds up what the mesh holds in parts."""
         mesh_impl = lowering.mesh_impl(self)
-        values = mesh_impl.slicewise(
-            self._slice_gradients, *_laid_out_inputs(lowering, self.inputs)
-        )
+        function: Callable[..., Any] = self._slice_gradients
+        fusion = self._forward.fusion
+        if fusion is not None and fuses_kernels(mesh_impl):
+            function = fused((fusion, "gradient", *self._has_grad), function)
+        values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
         all_axes = _split_axes(mesh_impl, self.inputs + self.outputs)
         for output, value in zip(self.outputs, _as_tuple(values)):
             axes = sorted(all_axes - _split_axes(mesh_impl, [output]))
             if axes:
                 value = mtf.LazyAllreduceSum(
-                    mesh_impl, value, axes, _traffic_counter(lowering, output, axes)
+                    mesh_impl, value, axes, traffic_counter(lowering, output, axes)
                 )
             lowering.set_tensor_lowering(output, value)
 
@@ -227,6 +240,7 @@ def kernel(
     keeps_outputs: bool = False,
     differentiable: bool = True,
     multiply_adds: int = 0,
+    fusion: Optional[Hashable] = None,
 ) -> list[mtf.Tensor]:
     """Applies ``function`` to each slice of ``inputs``.
 
@@ -242,6 +256,8 @@ def kernel(
         keeps_outputs: whether ``gradient`` is given the outputs, which then stay in memory.
         differentiable: False for kernels with side effects or without a gradient.
         multiply_adds: of its matrix products on the whole tensors, for the dry run's count.
+        fusion: names what ``function`` computes, for kernels without matrix products that XLA may
+            compile (fusion.py); equal names stand for equal functions.
 
     Returns:
         One named tensor per output.
@@ -259,6 +275,7 @@ def kernel(
         keeps_outputs,
         differentiable,
         multiply_adds,
+        fusion,
         name,
     )
     return operation.outputs

@@ -1,0 +1,284 @@
+"""Output layer, softmax cross entropy and their gradients together, a few tokens at a time.
+
+The logits of all tokens would be the largest tensor of a training step by far ([batch, sequence,
+vocab], three times over: logits, probabilities, gradient). Here they exist for one chunk of
+tokens only. The gradient of the loss by the logits needs nothing that comes later in the graph,
+so the gradients by the inputs are made in the same pass, and the backward pass only scales them.
+
+Every dimension may be split. A chunk costs three sums over the mesh axes of the vocabulary, each
+of one number per token, and one of its logits over those of the features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from models.kernels.fusion import fused
+from models.kernels.operation import fuses_kernels, traffic_counter
+from utils.mesh_tensorflow import mtf
+
+CHUNK_BYTES = 1 << 27
+"""Of the float32 logits of a chunk on one processor."""
+
+
+class HeadLoss(mtf.Operation):
+    """See ``head_loss``; outputs: the loss, then the gradients by hidden, weight (and bias)."""
+
+    def __init__(
+        self,
+        hidden: mtf.Tensor,
+        weight: mtf.Tensor,
+        bias: Optional[mtf.Tensor],
+        targets: mtf.Tensor,
+        token_weights: mtf.Tensor,
+        vocab: mtf.Dimension,
+        z_loss: float,
+    ):
+        ids = mtf.range(hidden.mesh, vocab, tf.int32)
+        self._differentiated = [hidden, weight, *([] if bias is None else [bias])]
+        inputs = [*self._differentiated, targets, token_weights, ids]
+        super().__init__(inputs, name="head_loss")
+        self._features = hidden.shape.dims[-1]
+        self._vocab = vocab
+        self._targets = targets
+        self._vocab_first = weight.shape.dims[0] == vocab
+        self._z_loss = z_loss
+        # Logits, and two products for the gradients.
+        self.multiply_adds = 3 * hidden.shape.size * vocab.size
+        self._outputs = [mtf.Tensor(self, mtf.Shape([]), tf.float32, index=0)]
+        self._outputs += [
+            mtf.Tensor(self, x.shape, x.dtype, index=number)
+            for number, x in enumerate(self._differentiated, 1)
+        ]
+        self._splittable_dims, self._unsplittable_dims = (
+            self._initialize_splittable_and_unsplittable_dims("splittable")
+        )
+
+    def gradient(self, grad_ys: Sequence[Optional[mtf.Tensor]]) -> list[Optional[mtf.Tensor]]:
+        """The gradients made before, times that of the loss."""
+        of_loss, *others = grad_ys
+        assert of_loss is not None and not any(x is not None for x in others)
+        scaled = [_Scaled(gradient, of_loss).outputs[0] for gradient in self.outputs[1:]]
+        return [*scaled, *[None] * (len(self.inputs) - len(scaled))]
+
+    def chunk_rows(self, mesh_impl: Any) -> list[tuple[int, int]]:
+        """(first, end) of the tokens of each chunk on one processor."""
+        rows = math.prod(mesh_impl.slice_shape(self._targets.shape))
+        [vocab] = mesh_impl.slice_shape(mtf.Shape([self._vocab]))
+        chunks = max(1, -(-rows * vocab * 4 // CHUNK_BYTES))
+        size = -(-rows // chunks)
+        return [(first, min(first + size, rows)) for first in range(0, rows, size)]
+
+    def lower(self, lowering: Any) -> None:
+        """Works through the chunks one after another."""
+        mesh_impl = lowering.mesh_impl(self)
+        values = [lowering.tensors[x].to_laid_out_tensor() for x in self.inputs]
+        count = len(self._differentiated)
+        hidden, weight = values[:2]
+        bias = values[2:count]
+        rest = [mesh_impl.slicewise(_flat, x) for x in values[count : count + 2]]
+        ids = values[-1]
+        flat_hidden = mesh_impl.slicewise(_rows, hidden)
+        losses, d_hidden = [], []
+        sums: list[Any] = []
+        for first, end in self.chunk_rows(mesh_impl):
+
+            def part(x: tf.Tensor, first: int = first, end: int = end) -> tf.Tensor:
+                return x[first:end]
+
+            targets, token_weights = (mesh_impl.slicewise(part, x) for x in rest)
+            chunk = mesh_impl.slicewise(
+                lambda x, *after: _after(part(x), after), flat_hidden, *sums[:1]
+            )
+            logits = self._logits(mesh_impl, chunk, weight)
+            loss, d_logits = self._loss(mesh_impl, logits, bias, targets, token_weights, ids)
+            losses.append(loss)
+            d_chunk, *sums = mesh_impl.slicewise(
+                self._products, d_logits, chunk, weight, *(sums or ())
+            )
+            d_hidden.append(d_chunk)
+        shape = mesh_impl.slice_shape(self.inputs[0].shape)
+        loss = mesh_impl.slicewise(lambda *parts: tf.add_n(parts), *losses)
+        joined = mesh_impl.slicewise(
+            lambda *parts: tf.reshape(tf.concat(parts, 0), shape), *d_hidden
+        )
+        self._set_outputs(lowering, mesh_impl, [loss, joined, *sums])
+
+    def _axes(self, mesh_impl: Any, dims: Sequence[mtf.Dimension]) -> list[int]:
+        """Mesh axes that split any of ``dims``."""
+        layout = mesh_impl.tensor_layout(mtf.Shape(dims)).tensor_axis_to_mesh_axis
+        return sorted(axis for axis in layout if axis is not None)
+
+    def _set_outputs(self, lowering: Any, mesh_impl: Any, values: Sequence[Any]) -> None:
+        """Hands over the outputs; their sums over the mesh are put off as usual."""
+        over_rows = self._axes(mesh_impl, self._targets.shape.dims)
+        over_vocab = self._axes(mesh_impl, [self._vocab])
+        for output, value in zip(self.outputs, values):
+            axes = over_vocab if output is self.outputs[1] else over_rows
+            if axes:
+                counter = traffic_counter(lowering, output, axes)
+                value = mtf.LazyAllreduceSum(mesh_impl, value, axes, counter)
+            lowering.set_tensor_lowering(output, value)
+
+    def _logits(self, mesh_impl: Any, chunk: Any, weight: Any) -> Any:
+        """[tokens, vocab], of the dtype of ``chunk``."""
+
+        def product(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+            return tf.matmul(x, tf.cast(w, x.dtype), transpose_b=self._vocab_first)
+
+        logits = mesh_impl.slicewise(product, chunk, weight)
+        axes = self._axes(mesh_impl, [self._features])
+        return mesh_impl.allreduce(logits, axes, "SUM") if axes else logits
+
+    def _loss(
+        self, mesh_impl: Any, logits: Any, bias: Sequence[Any], targets: Any, weights: Any, ids: Any
+    ) -> tuple[Any, Any]:
+        """(summed loss, its gradient by the logits [tokens, vocab])."""
+        statistics, finish = _statistics, self._finish
+        if fuses_kernels(mesh_impl):
+            statistics = fused("head_loss statistics", statistics)
+            finish = fused(("head_loss", self._z_loss), finish)
+        largest, total, target = mesh_impl.slicewise(statistics, logits, targets, ids, *bias)
+        axes = self._axes(mesh_impl, [self._vocab])
+        if axes:
+            highest = mesh_impl.allreduce(largest, axes, "MAX")
+            total = mesh_impl.slicewise(
+                lambda part, of, to: part * tf.exp(of - to), total, largest, highest
+            )
+            total = mesh_impl.allreduce(total, axes, "SUM")
+            target = mesh_impl.allreduce(target, axes, "SUM")
+            largest = highest
+        normalizer = mesh_impl.slicewise(lambda m, s: m + tf.math.log(s), largest, total)
+        loss = mesh_impl.slicewise(self._summed, normalizer, target, weights)
+        d_logits = mesh_impl.slicewise(finish, logits, targets, ids, normalizer, weights, *bias)
+        return loss, d_logits
+
+    def _summed(self, normalizer: tf.Tensor, target: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        losses = normalizer - target
+        if self._z_loss:
+            losses += self._z_loss * tf.square(normalizer)
+        return tf.reduce_sum(losses * weights)
+
+    def _finish(
+        self,
+        logits: tf.Tensor,
+        targets: tf.Tensor,
+        ids: tf.Tensor,
+        normalizer: tf.Tensor,
+        weights: tf.Tensor,
+        *bias: tf.Tensor,
+    ) -> tf.Tensor:
+        """Gradient of the summed loss by the logits, of their dtype."""
+        scores = _with_bias(logits, bias)
+        scale = weights * (1.0 + 2.0 * self._z_loss * normalizer)
+        gradient = tf.exp(scores - normalizer[:, tf.newaxis]) * scale[:, tf.newaxis]
+        is_target = tf.equal(targets[:, tf.newaxis], ids[tf.newaxis])
+        gradient -= tf.where(is_target, weights[:, tf.newaxis], tf.zeros_like(gradient))
+        return tf.cast(gradient, logits.dtype)
+
+    def _products(
+        self, d_logits: tf.Tensor, chunk: tf.Tensor, weight: tf.Tensor, *sums: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """Gradients by a chunk of hidden, and by weight and bias with those of earlier chunks."""
+        rounded = tf.cast(weight, d_logits.dtype)
+        d_chunk = tf.matmul(d_logits, rounded, transpose_b=not self._vocab_first)
+        left, right = (d_logits, chunk) if self._vocab_first else (chunk, d_logits)
+        added = [tf.cast(tf.matmul(left, right, transpose_a=True), weight.dtype)]
+        if len(self._differentiated) == 3:
+            ones = tf.ones([1, tf.shape(d_logits)[0]], d_logits.dtype)
+            added.append(tf.cast(tf.matmul(ones, d_logits)[0], weight.dtype))
+        return d_chunk, *(map(tf.add, sums, added) if sums else added)
+
+
+class _Scaled(mtf.Operation):
+    """A tensor times a scalar; a sum over the mesh that was put off stays put off."""
+
+    def __init__(self, x: mtf.Tensor, scalar: mtf.Tensor):
+        super().__init__([x, scalar], name="scaled")
+        self._outputs = [mtf.Tensor(self, x.shape, x.dtype)]
+        self._splittable_dims, self._unsplittable_dims = (
+            self._initialize_splittable_and_unsplittable_dims("splittable")
+        )
+
+    @property
+    def has_gradient(self) -> bool:
+        """No second derivatives."""
+        return False
+
+    def lower(self, lowering: Any) -> None:
+        """Scales every slice."""
+        mesh_impl = lowering.mesh_impl(self)
+        x, scalar = (lowering.tensors[tensor] for tensor in self.inputs)
+        outstanding = isinstance(x, mtf.LazyAllreduceSum)
+        value = mesh_impl.slicewise(
+            lambda part, by: part * tf.cast(by, part.dtype),
+            x.laid_out_input if outstanding else x,
+            scalar.to_laid_out_tensor(),
+        )
+        if outstanding:
+            counter = traffic_counter(lowering, self.outputs[0], x.mesh_axes)
+            value = mtf.LazyAllreduceSum(mesh_impl, value, x.mesh_axes, counter)
+        lowering.set_tensor_lowering(self.outputs[0], value)
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, [-1])
+
+
+def _rows(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, [-1, x.shape[-1]])
+
+
+def _after(x: tf.Tensor, earlier: Sequence[tf.Tensor]) -> tf.Tensor:
+    with tf.control_dependencies(list(earlier)):
+        return tf.identity(x)
+
+
+def _with_bias(logits: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
+    scores = tf.cast(logits, tf.float32)
+    return scores + bias[0] if bias else scores
+
+
+def _statistics(
+    logits: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor, *bias: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Per token: largest logit, sum of exp(logit - largest), logit of the target; float32."""
+    scores = _with_bias(logits, bias)
+    largest = tf.reduce_max(scores, 1)
+    total = tf.reduce_sum(tf.exp(scores - largest[:, tf.newaxis]), 1)
+    is_target = tf.equal(targets[:, tf.newaxis], ids[tf.newaxis])
+    return largest, total, tf.reduce_sum(tf.where(is_target, scores, tf.zeros_like(scores)), 1)
+
+
+def head_loss(
+    hidden: mtf.Tensor,
+    weight: mtf.Tensor,
+    bias: Optional[mtf.Tensor],
+    targets: mtf.Tensor,
+    token_weights: mtf.Tensor,
+    vocab: mtf.Dimension,
+    z_loss: float = 0.0,
+) -> mtf.Tensor:
+    """Weighted sum over tokens of the softmax cross entropy (plus z-loss) of an output layer.
+
+    Args:
+        hidden: [batch, sequence, embd], floating.
+        weight: [vocab, embd] or [embd, vocab], float32.
+        bias: [vocab] float32, or None.
+        targets: [batch, sequence] int32; ids outside [0, vocab) need the weight 0.
+        token_weights: [batch, sequence] float32; not differentiated.
+        vocab: the dimension of the vocabulary.
+        z_loss: weight of log(Z)^2, Z the normaliser of the softmax.
+
+    Returns:
+        float32 scalar.
+
+    Source: chunks with gradients made in the forward pass as in Hsu et al. 2024 (Liger Kernel),
+    section 3.2; the softmax over slices as in Shoeybi et al. 2019 (Megatron-LM), section 3.
+    """
+    operation = HeadLoss(hidden, weight, bias, targets, token_weights, vocab, z_loss)
+    return operation.outputs[0]
