@@ -11,7 +11,8 @@ from typing import Callable, Optional
 
 from configs.schema import Config
 from models.dimensions import Dimensions
-from models.kernels.attention import MemorySlots, Window
+from models.kernels.attention import MemorySlots
+from models.kernels.attention_blocks import Window
 from models.kernels.matmul import bias_add, matmul
 from models.kernels.rotary import rotary
 from models.weights import Weights

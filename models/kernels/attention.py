@@ -11,32 +11,12 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from models.kernels.noise import Dropout, keep_mask
-from models.kernels.operation import kernel
+from models.kernels.attention_blocks import MASKED, Block, BlockAttention, Window
+from models.kernels.noise import Dropout
+from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
-MASKED = -1e9  # added to scores that must not count; exp of it is 0 in float32 and bfloat16
 _SLOT_POSITIONS = 1 << 30  # of memory slots in the dropout's noise: beyond every real position
-
-
-class Window(NamedTuple):
-    """Which keys a query sees.
-
-    Attributes:
-        causal: whether keys behind the query's own position are hidden.
-        radius: of local attention: query i sees the keys j with |i - j| < radius; None for all.
-    """
-
-    causal: bool
-    radius: Optional[int]
-
-    def sees(self, query_positions: tf.Tensor, key_positions: tf.Tensor) -> tf.Tensor:
-        """Boolean; the two int32 arguments are broadcast against each other."""
-        ahead = query_positions - key_positions
-        seen = ahead >= 0 if self.causal else tf.ones_like(ahead, tf.bool)
-        if self.radius is not None:
-            seen = tf.logical_and(seen, tf.abs(ahead) < self.radius)
-        return seen
 
 
 class MemorySlots(NamedTuple):
@@ -47,21 +27,6 @@ class MemorySlots(NamedTuple):
 
     keys: mtf.Tensor
     values: mtf.Tensor
-
-
-def window_bias(query_positions: tf.Tensor, key_positions: tf.Tensor, window: Window) -> tf.Tensor:
-    """What is added to the scores so that a query sees its own window only.
-
-    Args:
-        query_positions: int32 [sequence].
-        key_positions: int32 [memory_length].
-        window: what is seen.
-
-    Returns:
-        float32 [sequence, memory_length]: 0 for the keys that are seen, else MASKED.
-    """
-    seen = window.sees(query_positions[:, tf.newaxis], key_positions[tf.newaxis, :])
-    return tf.where(seen, 0.0, MASKED)
 
 
 def with_slots(slots: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
@@ -101,47 +66,57 @@ def masked_attention(
     Returns:
         [batch, sequence, heads, features_per_head].
     """
-    batch, sequence, heads, features = queries.shape.dims
+    batch, sequence, heads, _ = queries.shape.dims
     memory = keys.shape.dims[1]
     mesh = queries.mesh
-    pieces = mtf.Dimension(memory.name, key_slices)
     slot_count = slots.keys.shape.dims[0].size if slots is not None else 0
+    drops = dropout is not None and rate > 0.0
 
-    def attend(
-        q: tf.Tensor,
-        k: tf.Tensor,
-        v: tf.Tensor,
-        query_positions: tf.Tensor,
-        key_positions: tf.Tensor,
-        *rest: tf.Tensor,
-    ) -> Any:
-        q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in (q, k, v))
-        bias = window_bias(query_positions, key_positions, window)
+    def prepared(slices: Slices) -> tuple[BlockAttention, list[Any]]:
+        """The attention of a slice, and its arguments."""
+        q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in slices[:3])
+        query_positions, key_positions = slices[3:5]
+        rest = list(slices[5:])
+        slot_bias = tf.constant(0.0)
         if slot_count:
-            k, v = with_slots(rest[0], k), with_slots(rest[1], v)
+            k, v = with_slots(rest.pop(0), k), with_slots(rest.pop(0), v)
             # The slice that holds the first position has the slots; elsewhere they are hidden.
-            hidden = tf.where(tf.equal(key_positions[0], 0), 0.0, MASKED)
-            bias = tf.concat([tf.fill([bias.shape[0], slot_count], hidden), bias], 1)
+            slot_bias = tf.where(tf.equal(key_positions[0], 0), 0.0, MASKED)
             numbers = tf.range(_SLOT_POSITIONS, _SLOT_POSITIONS + slot_count)
             key_positions = tf.concat([numbers, key_positions], 0)
-        noise = rest[2:] if slot_count else rest
-        scores = tf.matmul(q, k, transpose_b=True)
-        scores += tf.cast(bias, scores.dtype)
-        weights = tf.nn.softmax(scores)
-        if noise:
-            key, batch_positions, head_positions = noise
-            mask = keep_mask(
-                key, [batch_positions, head_positions, query_positions, key_positions], rate
-            )
-            weights *= tf.cast(mask, weights.dtype)
-        mixed = tf.transpose(tf.matmul(weights, v), [0, 2, 1, 3])
+        length, key_count = query_positions.shape.as_list()[0], slices[4].shape.as_list()[0]
+        # Which keys a block may leave out is known where queries and keys are whole.
+        whole = length == sequence.size and key_count == memory.size
+        blocks = window.blocks(length) if whole else [Block(0, length, 0, key_count)]
+        attention = BlockAttention(window, rate if drops else 0.0, tuple(blocks), slot_count)
+        return attention, [q, k, v, query_positions, key_positions, slot_bias, rest]
+
+    def forward(*slices: tf.Tensor) -> Any:
+        attention, arguments = prepared(slices)
+        mixed, log_normalizer = attention(*arguments)
+        mixed = tf.transpose(mixed, [0, 2, 1, 3])
         if key_slices == 1:
             return mixed
-        log_normalizer = tf.reduce_logsumexp(tf.cast(scores, tf.float32), -1)
         return (
             tf.cast(mixed, tf.float32)[..., tf.newaxis],
             tf.transpose(log_normalizer, [0, 2, 1])[..., tf.newaxis],
         )
+
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
+        attention, arguments = prepared(xs)
+        d_mixed, d_normalizer = dys[0], None
+        if key_slices > 1:
+            d_mixed = tf.cast(dys[0][..., 0], xs[0].dtype)
+            d_normalizer = tf.transpose(dys[1][..., 0], [0, 2, 1])
+        upstream = tf.transpose(d_mixed, [0, 2, 1, 3])
+        arguments += [upstream, d_normalizer]
+        d_q, *d_kv = attention.gradient(*arguments)
+        d_slots = []
+        if slot_count:
+            d_slots = [_slot_gradient(x[:, :, :slot_count], xs[5].dtype) for x in d_kv]
+            d_kv = [x[:, :, slot_count:] for x in d_kv]
+        gradients = [tf.transpose(x, [0, 2, 1, 3]) for x in (d_q, *d_kv)]
+        return [*gradients, None, None, *d_slots, *[None] * (len(xs) - 5 - len(d_slots))]
 
     inputs = [
         queries,
@@ -151,25 +126,28 @@ def masked_attention(
         mtf.range(mesh, memory, tf.int32),
         *(slots or ()),
     ]
-    if dropout is not None and rate > 0.0:
+    if dropout is not None and drops:
         inputs += [dropout.key(label), dropout.positions(batch), dropout.positions(heads)]
-    splittable = [batch, heads, sequence, memory]
-    multiply_adds = 2 * queries.shape.size * (memory.size + slot_count)
-    if key_slices == 1:
-        outputs = [(queries.shape, queries.dtype)]
-        [mixed] = kernel(
-            attend, inputs, outputs, splittable, "attention", multiply_adds=multiply_adds
-        )
-        return mixed
-    partial = mtf.Shape([batch, sequence, heads, features, pieces])
-    normalizers = mtf.Shape([batch, sequence, heads, pieces])
-    mixed, log_normalizer = kernel(
-        attend,
+    outputs = [(queries.shape, queries.dtype)]
+    if key_slices > 1:
+        pieces = mtf.Dimension(memory.name, key_slices)
+        rows = mtf.Shape([batch, sequence, heads, pieces])
+        outputs = [(queries.shape + pieces, tf.float32), (rows, tf.float32)]
+    mixed, *log_normalizer = kernel(
+        forward,
         inputs,
-        [(partial, tf.float32), (normalizers, tf.float32)],
-        splittable,
-        "attention",
-        multiply_adds=multiply_adds,
+        outputs,
+        splittable=[batch, heads, sequence, memory],
+        name="attention",
+        gradient=gradient,
+        multiply_adds=2 * queries.shape.size * (memory.size + slot_count),
     )
-    share = mtf.softmax(log_normalizer, pieces)
+    if not log_normalizer:
+        return mixed
+    share = mtf.softmax(log_normalizer[0], log_normalizer[0].shape.dims[-1])
     return mtf.cast(mtf.einsum([mixed, share], queries.shape), queries.dtype)
+
+
+def _slot_gradient(gradient: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """[b, h, m, f], one for each row, to that of the slots that all rows share: [m, h, f]."""
+    return tf.cast(tf.transpose(tf.reduce_sum(gradient, 0), [1, 0, 2]), dtype)

@@ -13,7 +13,8 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from models.dimensions import Dimensions
-from models.kernels.attention import MASKED, MemorySlots, Window, with_slots
+from models.kernels.attention import MemorySlots, with_slots
+from models.kernels.attention_blocks import MASKED, Window
 from models.kernels.operation import kernel
 from utils.mesh_tensorflow import mtf
 

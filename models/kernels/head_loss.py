@@ -17,8 +17,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from models.kernels.fusion import fused
-from models.kernels.operation import fuses_kernels, traffic_counter
+from models.kernels.fusion import fused, fusing
+from models.kernels.operation import traffic_counter
 from utils.mesh_tensorflow import mtf
 
 CHUNK_BYTES = 1 << 27
@@ -95,7 +95,8 @@ class HeadLoss(mtf.Operation):
                 lambda x, *after: _after(part(x), after), flat_hidden, *sums[:1]
             )
             logits = self._logits(mesh_impl, chunk, weight)
-            loss, d_logits = self._loss(mesh_impl, logits, bias, targets, token_weights, ids)
+            with fusing(mesh_impl):
+                loss, d_logits = self._loss(mesh_impl, logits, bias, targets, token_weights, ids)
             losses.append(loss)
             d_chunk, *sums = mesh_impl.slicewise(
                 self._products, d_logits, chunk, weight, *(sums or ())
@@ -138,10 +139,8 @@ class HeadLoss(mtf.Operation):
         self, mesh_impl: Any, logits: Any, bias: Sequence[Any], targets: Any, weights: Any, ids: Any
     ) -> tuple[Any, Any]:
         """(summed loss, its gradient by the logits [tokens, vocab])."""
-        statistics, finish = _statistics, self._finish
-        if fuses_kernels(mesh_impl):
-            statistics = fused("head_loss statistics", statistics)
-            finish = fused(("head_loss", self._z_loss), finish)
+        statistics = fused("head_loss statistics", _statistics)
+        finish = fused(("head_loss", self._z_loss), self._finish)
         largest, total, target = mesh_impl.slicewise(statistics, logits, targets, ids, *bias)
         axes = self._axes(mesh_impl, [self._vocab])
         if axes:

@@ -7,7 +7,8 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from models.dimensions import Dimensions
-from models.kernels.attention import MASKED, MemorySlots
+from models.kernels.attention import MemorySlots
+from models.kernels.attention_blocks import MASKED
 from models.kernels.linear_state import (
     LinearState,
     attend_behind,

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from models.kernels.attention import MASKED
+from models.kernels.attention_blocks import MASKED
 
 CHUNK = 64  # positions that meet by scores
 EPSILON = 1e-6  # of the causal normalisers

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from models.kernels.fusion import fused
 from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
@@ -145,12 +146,14 @@ class Dropout:
         def masked(values: tf.Tensor, key: tf.Tensor, *positions: tf.Tensor) -> tf.Tensor:
             return values * tf.cast(keep_mask(key, positions, rate), values.dtype)
 
+        program = fused(("dropout", rate), masked)
+
         def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
-            return [masked(dys[0], *xs[1:])] + [None] * (len(xs) - 1)
+            return [program(dys[0], *xs[1:])] + [None] * (len(xs) - 1)
 
         dims = x.shape.dims
         [y] = kernel(
-            masked,
+            program,
             [x, self.key(label)] + [self.positions(dim) for dim in dims],
             [(x.shape, x.dtype)],
             splittable=dims,

@@ -11,8 +11,8 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from models.kernels.fusion import fused
-from models.kernels.operation import fuses_kernels, traffic_counter
+from models.kernels.fusion import fused, fusing
+from models.kernels.operation import traffic_counter
 from utils.mesh_tensorflow import mtf
 
 
@@ -43,9 +43,9 @@ class _Normalization(mtf.Operation):
         return sorted(axis for axis in layout if axis is not None)
 
     def _run(self, mesh_impl: Any, label: str, function: Any, *slices: Any) -> Any:
-        if fuses_kernels(mesh_impl):
-            function = fused((label, self.features.size, self.epsilon), function)
-        return mesh_impl.slicewise(function, *slices)
+        program = fused((label, self.features.size, self.epsilon), function)
+        with fusing(mesh_impl):
+            return mesh_impl.slicewise(program, *slices)
 
     def _slices(self, lowering: Any) -> list[Any]:
         return [lowering.tensors[x].to_laid_out_tensor() for x in self.inputs]
@@ -182,7 +182,8 @@ class NormalizeGradient(_Normalization):
         return tuple(gradients)
 
     def _whole(self, *slices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return self._finish(*slices, *self._sums(*slices))
+        arguments = [*slices, *self._sums(*slices)]
+        return self._finish(*arguments)
 
 
 def _hat(x: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:

@@ -19,7 +19,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from models.kernels.fusion import fused
+from models.kernels.fusion import fused, fusing
 from utils.mesh_tensorflow import mtf
 
 Slices = Sequence[Any]
@@ -44,11 +44,6 @@ def _split_axes(mesh_impl: Any, tensors: Sequence[mtf.Tensor]) -> set[int]:
         for axis in mesh_impl.tensor_layout(tensor).tensor_axis_to_mesh_axis
         if axis is not None
     }
-
-
-def fuses_kernels(mesh_impl: Any) -> bool:
-    """Whether XLA compiles kernels one by one on this mesh."""
-    return getattr(mesh_impl, "fuses_kernels", False)
 
 
 def _laid_out_inputs(lowering: Any, tensors: Sequence[mtf.Tensor]) -> list[Any]:
@@ -136,9 +131,10 @@ class KernelOperation(mtf.Operation):
         mesh_impl = lowering.mesh_impl(self)
         self.check_layout(mesh_impl)
         function = self._function
-        if self.fusion is not None and fuses_kernels(mesh_impl):
+        if self.fusion is not None:
             function = fused(self.fusion, function)
-        values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
+        with fusing(mesh_impl):
+            values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
         for output, value in zip(self.outputs, _as_tuple(values)):
             for piece in value.all_slices:  # shapes that depend on values are known to the kernel
                 piece.set_shape(mesh_impl.slice_shape(output.shape))
@@ -215,10 +211,10 @@ class KernelGradientOperation(mtf.Operation):
         """Differentiates every slice and adds up what the mesh holds in parts."""
         mesh_impl = lowering.mesh_impl(self)
         function: Callable[..., Any] = self._slice_gradients
-        fusion = self._forward.fusion
-        if fusion is not None and fuses_kernels(mesh_impl):
-            function = fused((fusion, "gradient", *self._has_grad), function)
-        values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
+        if self._forward.fusion is not None:
+            function = fused((self._forward.fusion, "gradient", *self._has_grad), function)
+        with fusing(mesh_impl):
+            values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
         all_axes = _split_axes(mesh_impl, self.inputs + self.outputs)
         for output, value in zip(self.outputs, _as_tuple(values)):
             axes = sorted(all_axes - _split_axes(mesh_impl, [output]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from models.kernels.fusion import fused
 from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
@@ -38,11 +40,15 @@ def rotary(x: mtf.Tensor, positions: mtf.Tensor) -> mtf.Tensor:
     them: i with i + half, over the whole head.
     """
 
+    forward, backward = (
+        fused(("rotary", sign), partial(_rotated, direction=sign)) for sign in (1.0, -1.0)
+    )
+
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
-        return [_rotated(dys[0], xs[1], -1.0), None]
+        return [backward(dys[0], xs[1]), None]
 
     [y] = kernel(
-        lambda values, at: _rotated(values, at, 1.0),
+        forward,
         [x, positions],
         [(x.shape, x.dtype)],
         splittable=x.shape.dims[:-1],

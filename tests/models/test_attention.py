@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from models.attention import attention_window
-from models.kernels.attention import MASKED, MemorySlots, Window, masked_attention, window_bias
+from models.kernels.attention import MemorySlots, masked_attention
+from models.kernels.attention_blocks import MIN_BLOCK, Window
 from models.kernels.noise import Dropout, keep_mask
 from tests.support import (
     assert_all_close,
@@ -38,8 +39,9 @@ def sliding_mask(length: int, radius: int | None, causal: bool = True) -> np.nda
     """Which keys a query sees, spelled out."""
     seen = np.zeros((length, length), bool)
     for i in range(length):
-        for j in range(length):
-            seen[i, j] = (j <= i or not causal) and (radius is None or abs(i - j) < radius)
+        lowest = 0 if radius is None else max(0, i - radius + 1)
+        highest = length if radius is None else i + radius
+        seen[i, lowest : i + 1 if causal else highest] = True
     return seen
 
 
@@ -141,14 +143,27 @@ def test_memory_slots(mesh_shape, layout, causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("radius", [None, 1, 4, 9])
-def test_window_bias(radius, causal):
-    bias = run_tf(lambda: window_bias(tf.range(7), tf.range(7), Window(causal, radius)))
-    np.testing.assert_array_equal(bias, np.where(sliding_mask(7, radius, causal), 0.0, MASKED))
+def test_window(radius, causal):
+    at = np.arange(7)
+    seen = run_tf(lambda: Window(causal, radius).sees(tf.constant(at[:, None]), at[None]))
+    np.testing.assert_array_equal(seen, sliding_mask(7, radius, causal))
 
 
-def test_window_bias_of_a_slice_counts_from_its_global_position():
-    bias = run_tf(lambda: window_bias(tf.range(4, 7), tf.range(2, 6), Window(True, 3)))
-    np.testing.assert_array_equal(bias == 0, sliding_mask(7, 3)[4:7, 2:6])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("radius", [None, 3, 60, 130, 300, 5000])
+@pytest.mark.parametrize("length", [1, 127, 128, 300, 1024, 1500])
+def test_blocks_hold_every_key_that_is_seen(radius, causal, length):
+    window = Window(causal, radius)
+    blocks = window.blocks(length)
+    assert [block.first for block in blocks] == [0, *(block.end for block in blocks[:-1])]
+    assert blocks[-1].end == length
+    mask = sliding_mask(length, radius, causal)
+    for block in blocks:
+        [seen] = np.nonzero(mask[block.first : block.end].any(0))
+        assert 0 <= block.first_key <= seen[0] and seen[-1] < block.end_key <= length
+    if radius is not None:
+        widest = max(block.end_key - block.first_key for block in blocks)
+        assert widest <= 2 * radius + 3 * MIN_BLOCK + 2 * radius
 
 
 @pytest.mark.parametrize(("mesh_shape", "layout"), [LAYOUTS[0], LAYOUTS[1], LAYOUTS[3]])
