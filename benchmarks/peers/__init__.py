@@ -1,0 +1,1 @@
+"""Contenders that are not this project: PyTorch, with transformers and without."""

@@ -1,0 +1,79 @@
+"""A plain GPT in PyTorch as one would write it today, with everything that makes it fast.
+
+Scaled dot-product attention, fused AdamW, ``torch.compile``; weights, shapes and optimizer work
+as those of the other contenders.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward layers.
+
+    Args:
+        width: features.
+        heads: attention heads.
+    """
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+        self.expand, self.project = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor, mask: Optional[torch.Tensor]) -> torch.Tensor:
+        """[batch, tokens, width] to the same; ``mask`` [tokens, tokens] in place of causality."""
+        batch, tokens, width = x.shape
+        qkv = self.qkv(self.norm_1(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None
+        )
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        hidden = functional.gelu(self.expand(self.norm_2(x)), approximate="tanh")
+        return x + self.project(hidden)
+
+
+class GPT(nn.Module):
+    """A GPT with learned positions and a tied head.
+
+    Args:
+        shape: a ``benchmarks.shapes.Shape`` as JSON values.
+    """
+
+    def __init__(self, shape: dict[str, Any]):
+        super().__init__()
+        width, context = shape["width"], shape["context"]
+        self.tokens = nn.Embedding(shape["vocabulary"], width)
+        self.positions = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, shape["heads"]) for _ in range(shape["layers"]))
+        self.norm = nn.LayerNorm(width)
+        for table in (self.tokens, self.positions):
+            nn.init.normal_(table.weight, std=0.02)
+        at = torch.arange(context)
+        distance = at[:, None] - at
+        window = shape["window"]
+        seen = None if window is None else (distance >= 0) & (distance < window)
+        self.register_buffer("mask", seen, persistent=False)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy of labels [batch, tokens]."""
+        x = self.tokens(ids) + self.positions.weight
+        for block in self.blocks:
+            x = block(x, self.mask)
+        logits = functional.linear(self.norm(x), self.tokens.weight)
+        return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+def build_model(shape: dict[str, Any]) -> Any:
+    """The compiled model, as a function of ids and labels, and its parameters."""
+    model = GPT(shape)
+    return torch.compile(model), list(model.parameters())
