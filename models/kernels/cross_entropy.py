@@ -1,23 +1,44 @@
-"""The two numbers per token that a softmax cross entropy needs, without a one-hot.
+"""The numbers per token that a softmax cross entropy needs, without a one-hot.
 
-For logits x and target t the loss is log sum exp(x) - x[t]; both terms are computed here, so
-that a z-loss on the first stays differentiable. The vocabulary may be split.
+For logits x and target t the loss is log sum exp(x) - x[t]. The vocabulary may be split. Training
+takes ``head_loss.py``, which makes its logits a chunk at a time; this is for whoever has them.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
-from models.kernels.operation import Slices, kernel
+from models.kernels.operation import kernel
 from utils.mesh_tensorflow import mtf
+
+
+def statistics(
+    logits: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor, *bias: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """What one slice of the vocabulary knows of each token.
+
+    Args:
+        logits: [..., n], floating.
+        targets: [...] int32; one that is not in ``ids`` has the logit 0.
+        ids: [n] int32, the slice's part of the vocabulary.
+        *bias: [n] float32, added to the logits, if there is one.
+
+    Returns:
+        (largest logit, sum of exp(logit - largest), logit of the target), each [...] float32.
+    """
+    scores = tf.cast(logits, tf.float32)
+    if bias:
+        scores += bias[0]
+    largest = tf.reduce_max(scores, -1)
+    total = tf.reduce_sum(tf.exp(scores - largest[..., tf.newaxis]), -1)
+    is_target = tf.equal(targets[..., tf.newaxis], ids)
+    return largest, total, tf.reduce_sum(tf.where(is_target, scores, tf.zeros_like(scores)), -1)
 
 
 def log_normalizer_and_target(
     logits: mtf.Tensor, targets: mtf.Tensor, vocab: mtf.Dimension, vocab_slices: int
 ) -> tuple[mtf.Tensor, mtf.Tensor]:
-    """Logarithm of the softmax's normaliser, and the logit of the target.
+    """Logarithm of the softmax's normaliser, and the logit of the target; without a gradient.
 
     Args:
         logits: [batch, sequence, vocab], floating.
@@ -30,52 +51,20 @@ def log_normalizer_and_target(
     """
     pieces = mtf.Dimension(vocab.name, vocab_slices)
 
-    def locate(
-        targets_slice: tf.Tensor, held: tf.Tensor, count: int
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Flat local ids, 0 for targets of other slices, and which are local."""
-        local = tf.reshape(targets_slice - held[0], [-1])
-        found = tf.logical_and(local >= 0, local < count)
-        return tf.where(found, local, tf.zeros_like(local)), tf.cast(found, tf.float32)
-
-    def forward(x: tf.Tensor, targets_slice: tf.Tensor, held: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        flat = tf.cast(tf.reshape(x, [-1, x.shape[-1]]), tf.float32)
-        local, found = locate(targets_slice, held, x.shape[-1])
-        probabilities = tf.nn.softmax(flat)
-        # log p = x - log Z holds for every entry; the largest is the one that cannot underflow.
-        # So the softmax, which the gradient needs anyway, also yields the normaliser.
-        log_normalizer = tf.reduce_max(flat, -1) - tf.math.log(tf.reduce_max(probabilities, -1))
-        rows = targets_slice.shape
-        return (
-            tf.reshape(log_normalizer, [*rows, 1]),
-            tf.reshape(tf.gather(flat, local, batch_dims=1) * found, rows),
-            tf.reshape(probabilities, x.shape),
-        )
-
-    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
-        x, targets_slice, held = xs
-        count = x.shape[-1]
-        local, found = locate(targets_slice, held, count)
-        dx = tf.reshape(ys[2], [-1, count])
-        if dys[0] is not None:
-            dx *= tf.reshape(dys[0], [-1, 1])
-        else:
-            dx = tf.zeros_like(dx)
-        if dys[1] is not None:
-            where = tf.stack([tf.range(tf.shape(local)[0]), local], 1)
-            dx = tf.tensor_scatter_nd_add(dx, where, tf.reshape(dys[1], [-1]) * found)
-        return [tf.cast(tf.reshape(dx, x.shape), x.dtype), None, None]
+    def forward(*slices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        largest, total, target = statistics(*slices)
+        return (largest + tf.math.log(total))[..., tf.newaxis], target
 
     rows = logits.shape - vocab
-    partial, target_logit, _ = kernel(
+    partial, target_logit = kernel(
         forward,
         [logits, targets, mtf.range(logits.mesh, vocab, tf.int32)],
-        [(rows + pieces, tf.float32), (rows, tf.float32), (logits.shape, tf.float32)],
+        [(rows + pieces, tf.float32), (rows, tf.float32)],
         splittable=rows.dims,
         summed_dims=[vocab],
-        gradient=gradient,
-        keeps_outputs=True,
         name="cross_entropy",
+        differentiable=False,
+        fusion="cross_entropy",
     )
     if vocab_slices == 1:
         return mtf.reshape(partial, rows), target_logit

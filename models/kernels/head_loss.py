@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
+from models.kernels.cross_entropy import statistics
 from models.kernels.fusion import fused, fusing
 from models.kernels.operation import traffic_counter
 from utils.mesh_tensorflow import mtf
@@ -139,9 +140,9 @@ class HeadLoss(mtf.Operation):
         self, mesh_impl: Any, logits: Any, bias: Sequence[Any], targets: Any, weights: Any, ids: Any
     ) -> tuple[Any, Any]:
         """(summed loss, its gradient by the logits [tokens, vocab])."""
-        statistics = fused("head_loss statistics", _statistics)
+        inspect = fused("head_loss statistics", statistics)
         finish = fused(("head_loss", self._z_loss), self._finish)
-        largest, total, target = mesh_impl.slicewise(statistics, logits, targets, ids, *bias)
+        largest, total, target = mesh_impl.slicewise(inspect, logits, targets, ids, *bias)
         axes = self._axes(mesh_impl, [self._vocab])
         if axes:
             highest = mesh_impl.allreduce(largest, axes, "MAX")
@@ -240,17 +241,6 @@ def _after(x: tf.Tensor, earlier: Sequence[tf.Tensor]) -> tf.Tensor:
 def _with_bias(logits: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
     scores = tf.cast(logits, tf.float32)
     return scores + bias[0] if bias else scores
-
-
-def _statistics(
-    logits: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor, *bias: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Per token: largest logit, sum of exp(logit - largest), logit of the target; float32."""
-    scores = _with_bias(logits, bias)
-    largest = tf.reduce_max(scores, 1)
-    total = tf.reduce_sum(tf.exp(scores - largest[:, tf.newaxis]), 1)
-    is_target = tf.equal(targets[:, tf.newaxis], ids[tf.newaxis])
-    return largest, total, tf.reduce_sum(tf.where(is_target, scores, tf.zeros_like(scores)), 1)
 
 
 def head_loss(

@@ -39,7 +39,6 @@ def rotary(x: mtf.Tensor, positions: mtf.Tensor) -> mtf.Tensor:
     Source: Su et al. 2021 (RoFormer), equation 34, with the features paired as GPT-Neo pairs
     them: i with i + half, over the whole head.
     """
-
     forward, backward = (
         fused(("rotary", sign), partial(_rotated, direction=sign)) for sign in (1.0, -1.0)
     )
