@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from inspection.processor_view import ProcessorView, body_tensor, contracted_space
+from models.kernels.head_loss import HeadLoss
 from models.kernels.operation import KernelOperation
 from utils.mesh_tensorflow import mtf
 
@@ -46,6 +47,12 @@ def count_flops(view: ProcessorView, loss: mtf.Tensor) -> Flops:
                 local = sum(node.flops for node in nodes) * times
                 passes[which] += local * slices
                 per_processor += local
+        elif isinstance(operation, HeadLoss):
+            # Its backward pass is made together with the forward pass.
+            space = operation.product_space
+            for which, products in ((0, 1), (1, 2)):
+                passes[which] += 2 * products * space.size * times
+                per_processor += 2 * products * math.prod(view.slice_shape(space)) * times
         elif isinstance(operation, mtf.EinsumOperation):
             space = contracted_space(operation)
             if space is not None:

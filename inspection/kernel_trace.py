@@ -101,6 +101,8 @@ class _Slice:
 class _OneProcessor(mtf.MeshImpl):
     """A mesh of which one processor is looked at."""
 
+    fuses_kernels = True
+
     def slicewise(self, function: Callable[..., Any], *inputs: _Slice) -> Any:
         values = function(*(part.tensor for part in inputs))
         if isinstance(values, (tuple, list)):

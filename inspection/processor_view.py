@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
 from inspection.kernel_trace import KernelTrace, trace_kernel
+from models.kernels.head_loss import HeadLoss
 from models.kernels.operation import KernelGradientOperation, KernelOperation
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
@@ -92,6 +93,10 @@ class ProcessorView:
         if key not in self._slices:
             self._slices[key] = self._mesh_impl.slice_shape(shape)
         return self._slices[key]
+
+    def workspace_bytes(self, operation: HeadLoss) -> int:
+        """What the processor holds while the operation runs, beside its inputs and outputs."""
+        return operation.workspace_bytes(self._mesh_impl)
 
     def trace(self, operation: KernelOperation) -> KernelTrace:
         """The trace of a kernel; those of one kind and of equal tensors are taken for equal.

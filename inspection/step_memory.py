@@ -28,6 +28,7 @@ from inspection.processor_view import (
     kind_of,
     loop_body,
 )
+from models.kernels.head_loss import HeadLoss
 from models.kernels.operation import KernelGradientOperation, KernelOperation
 from utils.mesh_tensorflow import mtf
 
@@ -38,6 +39,7 @@ _ELEMENTWISE = (
     mtf.ops.BinaryOpWithBroadcasting,
     mtf.ops.Depend,
 )
+_SCALAR_BYTES = 8
 _VIEWS = (mtf.ops.ReshapeOperation, mtf.ops.StopGradient)
 
 
@@ -148,6 +150,8 @@ class _Walk:
         elif isinstance(operation, mtf.CustomGradientOperation):
             results = operation.inputs[len(operation.inputs) - len(operation.outputs) :]
             self._buffers.update(zip(operation.outputs, map(self.buffer, results)))
+        elif isinstance(operation, HeadLoss):
+            self._add_head_loss(operation)
         elif isinstance(operation, KernelOperation):
             self._add_kernel(operation)
         elif isinstance(operation, KernelGradientOperation):
@@ -244,6 +248,14 @@ class _Walk:
         results = [grown.get(tensor, self._buffers[tensor]) for tensor in body.outputs]
         self._buffers.update(zip(loop.outputs, results))
 
+    def _add_head_loss(self, operation: HeadLoss) -> None:
+        workspace = Buffer(self._view.workspace_bytes(operation), "head_loss: one chunk of tokens")
+        reads = self._reads(operation)
+        self._append(Step(reads, (workspace,)))
+        writes = tuple(self._new_buffer(tensor) for tensor in operation.outputs)
+        self._buffers.update(zip(operation.outputs, writes))
+        self._append(Step((*reads, workspace), writes))
+
     def _add_kernel(self, operation: KernelOperation) -> None:
         trace = self._view.trace(operation)
         values = dict(zip(trace.inputs, (self._buffers[x] for x in operation.inputs)))
@@ -277,6 +289,7 @@ class _Walk:
             writes = self._early_values.get(key)
             if writes is None:
                 writes = tuple(Buffer(size, f"{kind}: {node.label}") for size in sizes)
+                self.scalars.update(x for x in writes if x.size_bytes <= _SCALAR_BYTES)
                 self._append(Step(reads, writes, node.in_place))
                 # TensorFlow merges what is computed twice from variables alone, such as the
                 # rounded weights of a block that is recomputed.

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from models.kernels.cross_entropy import statistics
 from models.kernels.fusion import fused, fusing
-from models.kernels.operation import traffic_counter
+from models.kernels.operation import reduced, split_axes, traffic_counter
 from utils.mesh_tensorflow import mtf
 
 CHUNK_BYTES = 1 << 27
@@ -48,8 +48,6 @@ class HeadLoss(mtf.Operation):
         self._targets = targets
         self._vocab_first = weight.shape.dims[0] == vocab
         self._z_loss = z_loss
-        # Logits, and two products for the gradients.
-        self.multiply_adds = 3 * hidden.shape.size * vocab.size
         self._outputs = [mtf.Tensor(self, mtf.Shape([]), tf.float32, index=0)]
         self._outputs += [
             mtf.Tensor(self, x.shape, x.dtype, index=number)
@@ -65,6 +63,18 @@ class HeadLoss(mtf.Operation):
         assert of_loss is not None and not any(x is not None for x in others)
         scaled = [_Scaled(gradient, of_loss).outputs[0] for gradient in self.outputs[1:]]
         return [*scaled, *[None] * (len(self.inputs) - len(scaled))]
+
+    @property
+    def product_space(self) -> mtf.Shape:
+        """Index space of the logits' matrix product; each of the two gradients has one as large."""
+        return self._targets.shape + self._vocab + self._features
+
+    def workspace_bytes(self, mesh_impl: Any) -> int:
+        """What one processor holds for a chunk: logits, their gradient, one of the weight."""
+        first, end = self.chunk_rows(mesh_impl)[0]
+        [vocab] = mesh_impl.slice_shape(mtf.Shape([self._vocab]))
+        logits = 2 * (end - first) * vocab * self.inputs[0].dtype.size
+        return logits + 4 * math.prod(mesh_impl.slice_shape(self.inputs[1].shape))
 
     def chunk_rows(self, mesh_impl: Any) -> list[tuple[int, int]]:
         """(first, end) of the tokens of each chunk on one processor."""
@@ -95,9 +105,11 @@ class HeadLoss(mtf.Operation):
             chunk = mesh_impl.slicewise(
                 lambda x, *after: _after(part(x), after), flat_hidden, *sums[:1]
             )
-            logits = self._logits(mesh_impl, chunk, weight)
+            logits = self._logits(lowering, mesh_impl, chunk, weight)
             with fusing(mesh_impl):
-                loss, d_logits = self._loss(mesh_impl, logits, bias, targets, token_weights, ids)
+                loss, d_logits = self._loss(
+                    lowering, mesh_impl, logits, bias, targets, token_weights, ids
+                )
             losses.append(loss)
             d_chunk, *sums = mesh_impl.slicewise(
                 self._products, d_logits, chunk, weight, *(sums or ())
@@ -110,15 +122,10 @@ class HeadLoss(mtf.Operation):
         )
         self._set_outputs(lowering, mesh_impl, [loss, joined, *sums])
 
-    def _axes(self, mesh_impl: Any, dims: Sequence[mtf.Dimension]) -> list[int]:
-        """Mesh axes that split any of ``dims``."""
-        layout = mesh_impl.tensor_layout(mtf.Shape(dims)).tensor_axis_to_mesh_axis
-        return sorted(axis for axis in layout if axis is not None)
-
     def _set_outputs(self, lowering: Any, mesh_impl: Any, values: Sequence[Any]) -> None:
         """Hands over the outputs; their sums over the mesh are put off as usual."""
-        over_rows = self._axes(mesh_impl, self._targets.shape.dims)
-        over_vocab = self._axes(mesh_impl, [self._vocab])
+        over_rows = split_axes(mesh_impl, self._targets.shape)
+        over_vocab = split_axes(mesh_impl, mtf.Shape([self._vocab]))
         for output, value in zip(self.outputs, values):
             axes = over_vocab if output is self.outputs[1] else over_rows
             if axes:
@@ -126,31 +133,38 @@ class HeadLoss(mtf.Operation):
                 value = mtf.LazyAllreduceSum(mesh_impl, value, axes, counter)
             lowering.set_tensor_lowering(output, value)
 
-    def _logits(self, mesh_impl: Any, chunk: Any, weight: Any) -> Any:
+    def _logits(self, lowering: Any, mesh_impl: Any, chunk: Any, weight: Any) -> Any:
         """[tokens, vocab], of the dtype of ``chunk``."""
 
         def product(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
             return tf.matmul(x, tf.cast(w, x.dtype), transpose_b=self._vocab_first)
 
         logits = mesh_impl.slicewise(product, chunk, weight)
-        axes = self._axes(mesh_impl, [self._features])
-        return mesh_impl.allreduce(logits, axes, "SUM") if axes else logits
+        axes = split_axes(mesh_impl, mtf.Shape([self._features]))
+        return reduced(lowering, mesh_impl, logits, axes, "SUM")
 
     def _loss(
-        self, mesh_impl: Any, logits: Any, bias: Sequence[Any], targets: Any, weights: Any, ids: Any
+        self,
+        lowering: Any,
+        mesh_impl: Any,
+        logits: Any,
+        bias: Sequence[Any],
+        targets: Any,
+        weights: Any,
+        ids: Any,
     ) -> tuple[Any, Any]:
         """(summed loss, its gradient by the logits [tokens, vocab])."""
         inspect = fused("head_loss statistics", statistics)
         finish = fused(("head_loss", self._z_loss), self._finish)
         largest, total, target = mesh_impl.slicewise(inspect, logits, targets, ids, *bias)
-        axes = self._axes(mesh_impl, [self._vocab])
+        axes = split_axes(mesh_impl, mtf.Shape([self._vocab]))
         if axes:
-            highest = mesh_impl.allreduce(largest, axes, "MAX")
+            highest = reduced(lowering, mesh_impl, largest, axes, "MAX")
             total = mesh_impl.slicewise(
                 lambda part, of, to: part * tf.exp(of - to), total, largest, highest
             )
-            total = mesh_impl.allreduce(total, axes, "SUM")
-            target = mesh_impl.allreduce(target, axes, "SUM")
+            total = reduced(lowering, mesh_impl, total, axes, "SUM")
+            target = reduced(lowering, mesh_impl, target, axes, "SUM")
             largest = highest
         normalizer = mesh_impl.slicewise(lambda m, s: m + tf.math.log(s), largest, total)
         loss = mesh_impl.slicewise(self._summed, normalizer, target, weights)

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from models.kernels.fusion import fused, fusing
-from models.kernels.operation import traffic_counter
+from models.kernels.operation import reduced, split_axes, traffic_counter
 from utils.mesh_tensorflow import mtf
 
 
@@ -37,10 +37,6 @@ class _Normalization(mtf.Operation):
         self._splittable_dims, self._unsplittable_dims = (
             self._initialize_splittable_and_unsplittable_dims("splittable")
         )
-
-    def _axes(self, mesh_impl: Any, shape: mtf.Shape) -> list[int]:
-        layout = mesh_impl.tensor_layout(shape).tensor_axis_to_mesh_axis
-        return sorted(axis for axis in layout if axis is not None)
 
     def _run(self, mesh_impl: Any, label: str, function: Any, *slices: Any) -> Any:
         program = fused((label, self.features.size, self.epsilon), function)
@@ -81,12 +77,12 @@ class Normalize(_Normalization):
         """Normalises every slice."""
         mesh_impl = lowering.mesh_impl(self)
         x, *parameters = self._slices(lowering)
-        axes = self._axes(mesh_impl, mtf.Shape([self.features]))
+        axes = split_axes(mesh_impl, mtf.Shape([self.features]))
         if axes:
             total = self._run(mesh_impl, "normalize total", self._total, x)
-            total = mesh_impl.allreduce(total, axes, "SUM")
+            total = reduced(lowering, mesh_impl, total, axes, "SUM")
             squares = self._run(mesh_impl, "normalize squares", self._squares, x, total)
-            squares = mesh_impl.allreduce(squares, axes, "SUM")
+            squares = reduced(lowering, mesh_impl, squares, axes, "SUM")
             values = self._run(
                 mesh_impl, "normalize apply", self._apply, x, total, squares, *parameters
             )
@@ -139,16 +135,16 @@ class NormalizeGradient(_Normalization):
         """Differentiates every slice."""
         mesh_impl = lowering.mesh_impl(self)
         slices = self._slices(lowering)
-        axes = self._axes(mesh_impl, mtf.Shape([self.features]))
+        axes = split_axes(mesh_impl, mtf.Shape([self.features]))
         if axes:
             sums = self._run(mesh_impl, "normalize gradient sums", self._sums, *slices)
-            sums = [mesh_impl.allreduce(part, axes, "SUM") for part in sums]
+            sums = [reduced(lowering, mesh_impl, part, axes, "SUM") for part in sums]
             values = self._run(mesh_impl, "normalize gradient finish", self._finish, *slices, *sums)
         else:
             values = self._run(mesh_impl, "normalize gradient", self._whole, *slices)
-        all_axes = set(self._axes(mesh_impl, self.inputs[0].shape))
+        all_axes = set(split_axes(mesh_impl, self.inputs[0].shape))
         for output, value in zip(self.outputs, values):
-            summed = sorted(all_axes - set(self._axes(mesh_impl, output.shape)))
+            summed = sorted(all_axes - set(split_axes(mesh_impl, output.shape)))
             if summed:
                 counter = traffic_counter(lowering, output, summed)
                 value = mtf.LazyAllreduceSum(mesh_impl, value, summed, counter)

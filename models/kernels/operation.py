@@ -14,6 +14,7 @@ outputs without it are added up over the mesh.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Optional
 
@@ -154,6 +155,22 @@ def traffic_counter(lowering: Any, tensor: mtf.Tensor, axes: Sequence[int]) -> C
             lowering.add_counter(f"allreduce/[{axis}]/kernel", lowering.laid_out_size(tensor))
 
     return add_counter
+
+
+def reduced(lowering: Any, mesh_impl: Any, value: Any, axes: Sequence[int], reduction: str) -> Any:
+    """``value`` reduced over mesh axes at once, ``SUM`` or ``MAX``, and counted."""
+    if not axes:
+        return value
+    size = math.prod(value.slice_shape) * mesh_impl.size
+    for axis in axes:
+        lowering.add_counter(f"allreduce/[{axis}]/kernel", size)
+    return mesh_impl.allreduce(value, list(axes), reduction)
+
+
+def split_axes(mesh_impl: Any, shape: mtf.Shape) -> list[int]:
+    """Numbers of the mesh axes that split any dimension of ``shape``."""
+    layout = mesh_impl.tensor_layout(shape).tensor_axis_to_mesh_axis
+    return sorted(axis for axis in layout if axis is not None)
 
 
 class KernelGradientOperation(mtf.Operation):
