@@ -44,6 +44,9 @@ _IN_PLACE = frozenset(
 )
 
 
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
 @dataclass(frozen=True)
 class Node:
     """One TensorFlow operation of a kernel; values are numbered.
@@ -210,7 +213,7 @@ class _Numbering:
             return None
         waits_for = [before.outputs[0] for before in operation.control_inputs if before.outputs]
         reads = self.numbers([*operation.inputs, *waits_for])
-        if operation.type in _VIEWS:
+        if operation.type in _VIEWS and not waits_for:
             self._numbers[operation.outputs[0].name] = reads[0]
             return None
         attributes = operation.node_def.attr
@@ -219,7 +222,8 @@ class _Numbering:
             reads,
             *sorted((name, str(attributes[name])) for name in attributes),
         )
-        known = self._equal.get(key)
+        # TensorFlow merges equal operations, but no calls of compiled programs.
+        known = None if operation.type in _CALLS else self._equal.get(key)
         if known is None:
             self._equal[key] = tuple(self._new() for _ in operation.outputs)
         for tensor, number in zip(operation.outputs, self._equal[key]):
@@ -231,7 +235,7 @@ class _Numbering:
             (number, (tensor.shape.num_elements() or 0) * tensor.dtype.size)
             for tensor, number in zip(operation.outputs, self._equal[key])
         )
-        in_place = operation.type in _IN_PLACE
+        in_place = operation.type in _IN_PLACE | _VIEWS
         return Node(reads, writes, in_place, operation.type, _matrix_product_flops(operation))
 
 

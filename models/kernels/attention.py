@@ -103,6 +103,9 @@ def masked_attention(
         )
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
+        # Else TensorFlow would keep what the forward pass made of them, block by block.
+        with tf.control_dependencies([dys[0]]):
+            xs = [*map(tf.identity, xs[:3]), *xs[3:]]
         attention, arguments = prepared(xs)
         d_mixed, d_normalizer = dys[0], None
         if key_slices > 1:

@@ -144,7 +144,7 @@ class BlockAttention:
             keys, values, numbers = (
                 self._keys(x, block, a) for x, a in ((k, 2), (v, 2), (key_positions, 0))
             )
-            scores = tf.matmul(q[:, :, block.first : block.end], keys, transpose_b=True)
+            scores = tf.matmul(_queries(q, block), keys, transpose_b=True)
             found = self.weights(
                 scores, query_positions[block.first : block.end], numbers, slot_bias, *noise
             )
@@ -168,7 +168,7 @@ class BlockAttention:
         d_q: list[tf.Tensor] = []
         d_k, d_v = _Pieces(self), _Pieces(self)
         for block in self.blocks:
-            queries, upstream = (x[:, :, block.first : block.end] for x in (q, d_mixed))
+            queries, upstream = (_queries(x, block) for x in (q, d_mixed))
             keys, values, numbers = (
                 self._keys(x, block, a) for x, a in ((k, 2), (v, 2), (key_positions, 0))
             )
@@ -196,7 +196,7 @@ class BlockAttention:
         first, end = block.first_key + self.slots, block.end_key + self.slots
         part = x[(*before, slice(first, end))]
         if not self.slots:
-            return part
+            return x if block.first_key == 0 and block.end_key == x.shape[axis] else part
         if block.first_key == 0:
             return x[(*before, slice(0, end))]
         return tf.concat([x[(*before, slice(0, self.slots))], part], axis)
@@ -245,3 +245,9 @@ class _Pieces:
 
 def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(list(parts), 2)
+
+
+def _queries(x: tf.Tensor, block: Block) -> tf.Tensor:
+    """The part of [b, h, queries, f] that belongs to a block."""
+    is_whole = block.end - block.first == x.shape[2]
+    return x if is_whole else x[:, :, block.first : block.end]
