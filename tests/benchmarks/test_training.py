@@ -45,4 +45,4 @@ def test_arithmetic_is_that_of_the_dry_run(name):
     """Which adds what blocks of attention compute beyond the keys that are seen."""
     shape = TRAINING[name]
     flops = measure(make_config(**shape.config("float32"))).flops
-    assert 1.0 <= (flops.forward + flops.backward) / shape.step_flops < 1.05
+    assert 1.0 <= (flops.forward + flops.backward) / shape.step_flops < 1.08
