@@ -166,15 +166,16 @@ class HeadLoss(mtf.Operation):
             total = reduced(lowering, mesh_impl, total, axes, "SUM")
             target = reduced(lowering, mesh_impl, target, axes, "SUM")
             largest = highest
-        normalizer = mesh_impl.slicewise(lambda m, s: m + tf.math.log(s), largest, total)
-        loss = mesh_impl.slicewise(self._summed, normalizer, target, weights)
-        d_logits = mesh_impl.slicewise(finish, logits, targets, ids, normalizer, weights, *bias)
+        loss = mesh_impl.slicewise(self._summed, largest, total, target, weights)
+        d_logits = mesh_impl.slicewise(finish, logits, targets, ids, largest, total, weights, *bias)
         return loss, d_logits
 
-    def _summed(self, normalizer: tf.Tensor, target: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        losses = normalizer - target
+    def _summed(
+        self, largest: tf.Tensor, total: tf.Tensor, target: tf.Tensor, weights: tf.Tensor
+    ) -> tf.Tensor:
+        losses = (largest - target) + tf.math.log(total)
         if self._z_loss:
-            losses += self._z_loss * tf.square(normalizer)
+            losses += self._z_loss * tf.square(largest + tf.math.log(total))
         return tf.reduce_sum(losses * weights)
 
     def _finish(
@@ -182,14 +183,18 @@ class HeadLoss(mtf.Operation):
         logits: tf.Tensor,
         targets: tf.Tensor,
         ids: tf.Tensor,
-        normalizer: tf.Tensor,
+        largest: tf.Tensor,
+        total: tf.Tensor,
         weights: tf.Tensor,
         *bias: tf.Tensor,
     ) -> tf.Tensor:
         """Gradient of the summed loss by the logits, of their dtype."""
         scores = _with_bias(logits, bias)
-        scale = weights * (1.0 + 2.0 * self._z_loss * normalizer)
-        gradient = tf.exp(scores - normalizer[:, tf.newaxis]) * scale[:, tf.newaxis]
+        scale = weights / total
+        if self._z_loss:
+            scale *= 1.0 + 2.0 * self._z_loss * (largest + tf.math.log(total))
+        # Not exp(scores - log total): a logarithm rounded would move all of a row.
+        gradient = tf.exp(scores - largest[:, tf.newaxis]) * scale[:, tf.newaxis]
         is_target = tf.equal(targets[:, tf.newaxis], ids[tf.newaxis])
         gradient -= tf.where(is_target, weights[:, tf.newaxis], tf.zeros_like(gradient))
         return tf.cast(gradient, logits.dtype)
