@@ -3,22 +3,58 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Optional
+from typing import Any, Callable, Optional
 
+from benchmarks.ceiling import WORK
 from benchmarks.contest import Contender, alternate, summary
 
 GIGABYTE = 1e9
+PEERS = ("transformers", "torch-compiled")
 
 
-def add_common_flags(parser: argparse.ArgumentParser, peers: Sequence[str]) -> None:
-    """Adds --peer, --peer_python, --rounds, --json and --ceiling."""
+def run_benchmark(
+    parser: argparse.ArgumentParser,
+    argv: Optional[Sequence[str]],
+    measure: Callable[[argparse.Namespace], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+) -> int:
+    """Reads the flags, measures and prints; exit code 0, or 2 if a peer is not installed."""
+    add_common_flags(parser)
+    arguments = parser.parse_args(argv)
+    packages = ("torch",) + (("transformers",) if "transformers" in arguments.peer else ())
+    problem = missing(arguments, packages)
+    if problem:
+        print(f"{parser.prog}: {problem}", file=sys.stderr)
+        return 2
+    result = measure(arguments)
+    print(json.dumps(result) if arguments.json else table(result))
+    return 0
+
+
+def limits_text(limits: dict[str, float]) -> str:
+    """One line for ``measure_ceiling``'s result."""
+    return (
+        f"limits: {limits['float32'] / 1e9:,.0f} GFLOP/s float32, "
+        f"{limits['bfloat16'] / 1e9:,.0f} bfloat16, {limits['read'] / GIGABYTE:.1f} GB/s read"
+    )
+
+
+def ratio_text(ratio: Optional[dict[str, float]]) -> str:
+    """One ratio of ``contest.ratios`` with its extremes; nothing for None."""
+    return f"{ratio['median']:.2f}x ({ratio['min']:.2f}-{ratio['max']:.2f})" if ratio else ""
+
+
+def add_common_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --precision, --peer, --peer_python, --rounds and --json."""
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument(
         "--peer",
         action="append",
-        choices=peers,
+        choices=PEERS,
         default=[],
         help="also measure this, in turns; may be repeated (default: none)",
     )
@@ -30,15 +66,14 @@ def add_common_flags(parser: argparse.ArgumentParser, peers: Sequence[str]) -> N
     )
     parser.add_argument("--rounds", type=int, default=7, metavar="N", help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
-    parser.set_defaults(ceiling={})
 
 
-def measure_ceiling(arguments: argparse.Namespace, work: dict[str, float]) -> dict[str, float]:
+def measure_ceiling() -> dict[str, float]:
     """The best rates of the machine: FLOP/s of products in each precision, bytes/s read."""
-    with Contender("ceiling", "benchmarks.ceiling", arguments.ceiling) as contender:
+    with Contender("ceiling", "benchmarks.ceiling", {}) as contender:
         return {
             name: amount / summary(alternate([contender], name, 5)["ceiling"], 1.0)["seconds_min"]
-            for name, amount in work.items()
+            for name, amount in WORK.items()
         }
 
 

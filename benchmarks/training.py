@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +13,9 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks import ceiling
 from benchmarks.contest import Contender, alternate, ratios, summary
-from benchmarks.report import GIGABYTE, add_common_flags, measure_ceiling, missing
+from benchmarks.report import GIGABYTE, limits_text, measure_ceiling, ratio_text, run_benchmark
 from benchmarks.shapes import TRAINING
-
-PEERS = ("transformers", "torch-compiled")
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -31,7 +27,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """
     shape = TRAINING[arguments.shape]
     result: dict[str, Any] = {"shape": shape.to_json(), "precision": arguments.precision}
-    result["ceiling"] = limits = measure_ceiling(arguments, ceiling.work(arguments.ceiling))
+    result["ceiling"] = limits = measure_ceiling()
     with contextlib.ExitStack() as stack:
         ours = {"config": shape.config(arguments.precision)}
         contenders = [Contender("ours", "benchmarks.ours_training", ours)]
@@ -53,40 +49,25 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """The result as aligned lines for a person."""
-    limits = result["ceiling"]
     lines = [
         f"{result['precision']}, {result['shape']}",
-        f"limits: {limits['float32'] / 1e9:,.0f} GFLOP/s float32, "
-        f"{limits['bfloat16'] / 1e9:,.0f} bfloat16, {limits['read'] / GIGABYTE:.1f} GB/s read",
+        limits_text(result["ceiling"]),
         f"{'':16}{'tokens/s':>10}{'of limit':>10}{'memory':>10}{'ours is faster':>22}",
     ]
     for name, part in result["results"].items():
-        faster = result["faster_than"].get(name)
-        times = f"{faster['median']:.2f}x" if faster else ""
-        spread = f" ({faster['min']:.2f}-{faster['max']:.2f})" if faster else ""
         lines.append(
             f"{name:16}{part['per_second']:>10,.0f}{part['of_ceiling']:>10.0%}"
-            f"{part['peak_memory_bytes'] / GIGABYTE:>7.2f} GB{times + spread:>22}"
+            f"{part['peak_memory_bytes'] / GIGABYTE:>7.2f} GB"
+            f"{ratio_text(result['faster_than'].get(name)):>22}"
         )
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; exit code 0, or 2 if a peer is not installed."""
+    """Runs the benchmark; see ``report.run_benchmark``."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--shape", choices=sorted(TRAINING), default="medium", help="what is run")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    add_common_flags(parser, PEERS)
-    arguments = parser.parse_args(argv)
-    problem = missing(
-        arguments, ("torch",) + (("transformers",) if "transformers" in arguments.peer else ())
-    )
-    if problem:
-        print(f"training.py: {problem}", file=sys.stderr)
-        return 2
-    result = measure(arguments)
-    print(json.dumps(result) if arguments.json else table(result))
-    return 0
+    return run_benchmark(parser, argv, measure, table)
 
 
 if __name__ == "__main__":

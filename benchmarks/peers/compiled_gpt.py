@@ -37,9 +37,25 @@ class Block(nn.Module):
         mixed = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None
         )
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return self.finish(x, mixed)
+
+    def finish(self, x: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
+        """All behind the mixed values [batch, heads, tokens, features]."""
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
         hidden = functional.gelu(self.expand(self.norm_2(x)), approximate="tanh")
         return x + self.project(hidden)
+
+    def decode(
+        self, x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: torch.Tensor
+    ) -> torch.Tensor:
+        """As ``forward``, with a cache [2, batch, heads, length, features] that is written to."""
+        batch, tokens, width = x.shape
+        qkv = self.qkv(self.norm_1(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, *new = qkv.permute(2, 0, 3, 1, 4)
+        for kept, part in zip(cache, new):
+            kept.index_copy_(2, positions, part)
+        mixed = functional.scaled_dot_product_attention(q, cache[0], cache[1], attn_mask=mask)
+        return self.finish(x, mixed)
 
 
 class GPT(nn.Module):
@@ -71,6 +87,22 @@ class GPT(nn.Module):
             x = block(x, self.mask)
         logits = functional.linear(self.norm(x), self.tokens.weight)
         return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+    def empty_cache(self, batch: int, length: int) -> list[torch.Tensor]:
+        """One for each block; see ``Block.decode``."""
+        width, heads = self.tokens.weight.shape[1], self.blocks[0].heads
+        size = (2, batch, heads, length, width // heads)
+        return [torch.zeros(size, dtype=self.tokens.weight.dtype) for _ in self.blocks]
+
+    def decode(
+        self, ids: torch.Tensor, positions: torch.Tensor, cache: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Logits [batch, vocabulary] behind ids [batch, tokens], which stand at positions [tokens]."""
+        mask = positions[:, None] >= torch.arange(cache[0].shape[3])
+        x = self.tokens(ids) + self.positions(positions)
+        for block, kept in zip(self.blocks, cache):
+            x = block.decode(x, positions, mask, kept)
+        return functional.linear(self.norm(x[:, -1]), self.tokens.weight)
 
 
 def build_model(shape: dict[str, Any]) -> Any:

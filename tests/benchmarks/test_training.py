@@ -14,13 +14,13 @@ from tests.support import make_config
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def benchmark(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/training.py", "--shape", "tiny", *flags]
+def benchmark(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, f"benchmarks/{name}.py", "--shape", "tiny", *flags]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 def test_rates_memory_and_the_share_of_the_limit():
-    result = json.loads(benchmark("--rounds", "2", "--json").stdout)
+    result = json.loads(benchmark("training", "--rounds", "2", "--json").stdout)
     assert result["ceiling"]["float32"] > 1e9 and result["ceiling"]["read"] > 1e8
     ours = result["results"]["ours"]
     shape = TRAINING["tiny"]
@@ -34,7 +34,7 @@ def test_a_peer_that_is_not_installed_is_named(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    run = benchmark("--peer", "torch-compiled", "--peer_python", str(python))
+    run = benchmark("training", "--peer", "torch-compiled", "--peer_python", str(python))
     assert run.returncode == 2
     assert run.stderr.startswith("training.py: --peer must be installed; got no torch")
     assert len(run.stderr.splitlines()) == 1
