@@ -97,7 +97,7 @@ class GPT(nn.Module):
     def decode(
         self, ids: torch.Tensor, positions: torch.Tensor, cache: list[torch.Tensor]
     ) -> torch.Tensor:
-        """Logits [batch, vocabulary] behind ids [batch, tokens], which stand at positions [tokens]."""
+        """Logits [batch, vocabulary] behind ids [batch, tokens] at ``positions`` [tokens]."""
         mask = positions[:, None] >= torch.arange(cache[0].shape[3])
         x = self.tokens(ids) + self.positions(positions)
         for block, kept in zip(self.blocks, cache):
