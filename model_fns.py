@@ -374,7 +374,9 @@ def _evaluation_spec(config: Config, ground: _Ground, features: Any, labels: tf.
 
 def _prediction_spec(config: Config, ground: _Ground, features: Any) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
-    generated = generate(ground.mesh, config, ground.mesh_layout, features)
+    # XLA arranges weights itself.
+    prepares = not ground.mesh_layout.compiled
+    generated = generate(ground.mesh, config, ground.mesh_layout, features, prepares)
     texts = {name: ground.whole(tensor) for name, tensor in generated._asdict().items()}
     lowering = ground.lower()
     return tf.compat.v1.estimator.tpu.TPUEstimatorSpec(

@@ -13,8 +13,8 @@ from configs.schema import Config
 from models.dimensions import Dimensions
 from models.kernels.attention import MemorySlots
 from models.kernels.attention_blocks import Window
-from models.kernels.matmul import bias_add, matmul
 from models.kernels.rotary import rotary
+from models.products import product, products
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
@@ -71,17 +71,18 @@ def attention_layer(
     joined = dims.heads_and_features
     heads = [dims.batch, dims.sequence, dims.heads, dims.features_per_head]
 
-    def project(name: str, stddev: float) -> mtf.Tensor:
-        kernel = weights.normal(f"{scope}/{name}", [dims.embd, joined], stddev)
-        return mtf.reshape(matmul(x, kernel, joined), mtf.Shape(heads))
-
-    queries = project("q", (in_size * head_size) ** -0.5)
-    keys = project("k", in_size**-0.5)
-    values = project("v", in_size**-0.5)
+    stddevs = {"q": (in_size * head_size) ** -0.5, "k": in_size**-0.5, "v": in_size**-0.5}
+    kernels = [
+        weights.normal(f"{scope}/{name}", [dims.embd, joined], stddev)
+        for name, stddev in stddevs.items()
+    ]
+    queries, keys, values = (
+        mtf.reshape(y, mtf.Shape(heads)) for y in products(weights, x, kernels, dims.projections)
+    )
     if config.rotary_emb:
         queries, keys = rotary(queries, positions), rotary(keys, positions)
     mixed = attend(queries, keys, values, layer)
     flat = mtf.reshape(mixed, mtf.Shape([dims.batch, dims.sequence, joined]))
     kernel = weights.normal(f"{scope}/o", [joined, dims.embd], joined.size**-0.5)
     bias = weights.zeros(f"{scope}/compute_output_bias/o_b", [dims.embd])
-    return bias_add(matmul(flat, kernel, dims.embd), bias)
+    return product(weights, flat, kernel, bias)

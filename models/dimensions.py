@@ -14,6 +14,9 @@ from utils.mesh_tensorflow import mtf
 
 FEED_FORWARD_EXPANSION = 4  # width of the hidden layer over n_embd; GPT paper, section 4.1
 
+CACHE_BLOCK = 64
+"""Positions of a block of the key-value cache. A cache holds whole blocks."""
+
 WHOLE_IN_GENERATION = ("sequence", "embed_sequence")
 """Dimensions that generation cannot split: it feeds a few positions at a time, and each row of
 the batch looks up its own."""
@@ -126,6 +129,17 @@ class Dimensions:
     def value_features(self) -> mtf.Dimension:
         """``features_per_head`` of values, beside that of keys in one tensor; never split."""
         return mtf.Dimension("value_features", self.features_per_head.size)
+
+    @property
+    def projections(self) -> mtf.Dimension:
+        """Queries, keys and values in one tensor; never split."""
+        return mtf.Dimension("projections", 3)
+
+    @property
+    def cache_blocks(self) -> tuple[mtf.Dimension, mtf.Dimension]:
+        """``memory_length`` of a cache as blocks and the positions of a block; never split."""
+        block = mtf.Dimension("cache_block", min(CACHE_BLOCK, self.memory_length.size))
+        return mtf.Dimension("cache_blocks", self.memory_length.size // block.size), block
 
     def with_sequence(self, length: int) -> Dimensions:
         """The same dimensions with queries at ``length`` positions (a chunk of the window)."""

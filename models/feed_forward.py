@@ -5,7 +5,7 @@ from __future__ import annotations
 from configs.schema import Config
 from models.activations import activation
 from models.dimensions import Dimensions
-from models.kernels.matmul import bias_add, matmul
+from models.products import product
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
@@ -23,7 +23,7 @@ def dense(
     """``x`` [..., in_dim] times ``<name>/kernel`` plus ``<name>/bias``: [..., out_dim]."""
     kernel = weights.normal(f"{name}/kernel", [in_dim, out_dim], stddev)
     bias = weights.zeros(f"{name}/bias", [out_dim])
-    return bias_add(matmul(x, kernel, out_dim), bias)
+    return product(weights, x, kernel, bias)
 
 
 def feed_forward_layer(

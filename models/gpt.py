@@ -13,11 +13,11 @@ from models.feed_forward import feed_forward_layer
 from models.kernels.attention import MemorySlots, masked_attention
 from models.kernels.embedding import embedding_lookup
 from models.kernels.linear_attention import linear_attention
-from models.kernels.matmul import bias_add, matmul
 from models.kernels.noise import Dropout
 from models.mixture_of_experts import ExpertsOutput, mixture_of_experts
 from models.normalization import layer_norm, rezero, scale_norm
 from models.positions import axial_positions, learned_positions
+from models.products import product
 from models.weights import Weights
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
@@ -48,6 +48,7 @@ class GPT:
         dims: of the graph.
         mesh_layout: how the graph will be split; the numbers do not depend on it.
         dropout: of the training step; None outside training.
+        prepares: whether products read weights in a form of their own; see products.py.
 
     Attributes:
         auxiliary_losses: one float32 scalar per mixture-of-experts layer that has been built for
@@ -64,13 +65,14 @@ class GPT:
         dims: Dimensions,
         mesh_layout: MeshLayout,
         dropout: Optional[Dropout] = None,
+        prepares: bool = False,
     ):
         self.mesh = mesh
         self.config = config
         self.dims = dims
         self.mesh_layout = mesh_layout
         self.dropout = dropout
-        self.weights = Weights(mesh, config.seed, config.share_parameters)
+        self.weights = Weights(mesh, config.seed, config.share_parameters, prepares)
         self.dtype = {"float32": tf.float32, "bfloat16": tf.bfloat16}[config.precision]
         self.auxiliary_losses: list[mtf.Tensor] = []
 
@@ -245,8 +247,8 @@ class GPT:
     def logits(self, hidden: mtf.Tensor) -> mtf.Tensor:
         """[..., embd] -> [..., vocab], through ``head``."""
         head = self.head(hidden)
-        logits = matmul(head.inputs, head.weight, self.dims.vocab)
-        return logits if head.bias is None else bias_add(logits, head.bias)
+        tied = self.config.tied_embeddings
+        return product(self.weights, head.inputs, head.weight, head.bias, looked_up=tied)
 
     def window_states(self, tokens: mtf.Tensor) -> mtf.Tensor:
         """What the head reads of a window that starts at position 0; see ``hidden_states``."""

@@ -16,9 +16,10 @@ from configs.mixture_keys import MixtureKeys
 from configs.schema import Config
 from models.activations import activation
 from models.dimensions import Dimensions, ExpertDims
-from models.kernels.matmul import expert_matmul, matmul
+from models.kernels.matmul import expert_matmul
 from models.kernels.noise import Dropout
 from models.kernels.routing import Gating, assign_slots, combine, dispatch, top_2
+from models.products import for_products, product
 from models.weights import Weights
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
@@ -64,15 +65,20 @@ def mixture_of_experts(
     assert mixture is not None, "the config has no mixture of experts"
     scope = weights.layer_scope(layer)
     # Gating is float32 throughout: rounded gates choose worse (Fedus et al. 2022, section 2.4).
-    logits = matmul(
+    logits = product(
+        weights,
         mtf.cast(x, tf.float32),
         _kernel(weights, f"{scope}/top_2_gating", [], dims.embd, mixture.routes),
-        mixture.routes,
     )
     gating = top_2(logits)
+
+    def expert_kernel(name: str, in_dim: mtf.Dimension, out_dim: mtf.Dimension) -> mtf.Tensor:
+        kernel = _kernel(weights, f"{scope}/{name}", [mixture.experts], in_dim, out_dim)
+        return for_products(weights, kernel, x.dtype)
+
     experts = _Experts(
-        first=_kernel(weights, f"{scope}/wi", [mixture.experts], dims.embd, mixture.hidden),
-        second=_kernel(weights, f"{scope}/wo", [mixture.experts], mixture.hidden, dims.embd),
+        first=expert_kernel("wi", dims.embd, mixture.hidden),
+        second=expert_kernel("wo", mixture.hidden, dims.embd),
         activation=config.expert_activation,
     )
     batch = _batch_of_experts(dims, mixture, mesh_layout)

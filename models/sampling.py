@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from configs.schema import Config
-from models.dimensions import Dimensions
+from models.dimensions import CACHE_BLOCK, Dimensions
 from models.gpt import GPT
 from models.kernels.operation import kernel
 from models.kernels.sampling import draw
@@ -21,7 +21,8 @@ from models.layer_caches import CACHE_KINDS, Caches, Fed, empty_caches, flatten,
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
-PREFILL_CHUNK = 64  # positions processed at once: the prompt is rounded up to a multiple of it
+PREFILL_CHUNK = CACHE_BLOCK
+"""Positions processed at once: the prompt is rounded up to a multiple of it."""
 
 FEATURES = {
     "tokens": tf.int32,
@@ -64,10 +65,16 @@ class _Decoder:
     """One model that feeds ``sequence`` positions at a time against a cache."""
 
     def __init__(
-        self, mesh: mtf.Mesh, config: Config, dims: Dimensions, mesh_layout: MeshLayout, length: int
+        self,
+        mesh: mtf.Mesh,
+        config: Config,
+        dims: Dimensions,
+        mesh_layout: MeshLayout,
+        length: int,
+        prepares: bool,
     ):
         self.dims = dims.with_sequence(length)
-        self.model = GPT(mesh, config, self.dims, mesh_layout)
+        self.model = GPT(mesh, config, self.dims, mesh_layout, prepares=prepares)
 
     def advance(self, tokens: mtf.Tensor, fed: Fed, caches: Caches) -> tuple[mtf.Tensor, Caches]:
         """Feeds tokens [batch, sequence]; returns hidden states and what is kept of all so far."""
@@ -204,7 +211,11 @@ def _decode(
 
 
 def generate(
-    mesh: mtf.Mesh, config: Config, mesh_layout: MeshLayout, features: dict[str, tf.Tensor]
+    mesh: mtf.Mesh,
+    config: Config,
+    mesh_layout: MeshLayout,
+    features: dict[str, tf.Tensor],
+    prepares: bool = False,
 ) -> Generated:
     """Continues each row of tokens.
 
@@ -214,6 +225,8 @@ def generate(
         mesh_layout: how the graph will be split (batch, heads, embd, vocab and
             intermediate_expanded may be).
         features: see ``FEATURES``.
+        prepares: whether the graph is one that keeps weights in the form of products, and does
+            nothing else with them (products.py).
     """
     batch_size = features["tokens"].shape.as_list()[0]
     cache_length = -(-config.n_ctx // PREFILL_CHUNK) * PREFILL_CHUNK
@@ -228,13 +241,13 @@ def generate(
     # The last token of a prompt is fed by the first decoding step, which needs its logits.
     position = rows["lengths"] - 1
     longest = mtf.import_tf_tensor(mesh, tf.reduce_max(features["lengths"]) - 1, mtf.Shape([]))
-    decoder = _Decoder(mesh, config, dims, mesh_layout, min(PREFILL_CHUNK, cache_length))
+    decoder = _Decoder(mesh, config, dims, mesh_layout, min(PREFILL_CHUNK, cache_length), prepares)
     caches = _prefill(decoder, tokens, position, longest, empty_caches(decoder.model))
     active = _integers(
         lambda at, ends: tf.cast(at + 1 < ends, tf.int32), [position, rows["ends"]],
         [dims.batch], "active",
     )  # fmt: skip
     usable = min(config.n_vocab, config.dataset.n_vocab) if config.dataset else config.n_vocab
-    decoder = _Decoder(mesh, config, dims, mesh_layout, 1)
+    decoder = _Decoder(mesh, config, dims, mesh_layout, 1, prepares)
     state = _decode(decoder, _State(tokens, position, active), rows, caches, usable)
     return Generated(state.tokens, state.position + 1)

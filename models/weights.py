@@ -27,12 +27,14 @@ class Weights:
         mesh: of the model.
         seed: of the run.
         shares_layers: whether all layers have the same variables.
+        prepares: whether products read the weights in a form of their own; see products.py.
         prefix: scope of all names; ``gpt2`` in GPT-Neo's checkpoints.
     """
 
     mesh: mtf.Mesh
     seed: int
     shares_layers: bool = False
+    prepares: bool = False
     prefix: str = "gpt2"
 
     def layer_scope(self, layer: int) -> str:

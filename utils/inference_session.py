@@ -12,6 +12,10 @@ from utils.checkpoints import check_variables, checkpoint_step
 from utils.devices import session_config
 from utils.tpu import Tpu
 
+RELEASED = "released_variables"
+"""Graph collection of variables whose memory is given back once weights are on the mesh: local
+variables hold what is read of them."""
+
 
 class InferenceSession:
     """Graph and session of an evaluation or generation.
@@ -41,7 +45,8 @@ class InferenceSession:
                 for variable in variables
                 if variable.op.name != "global_step"
             }
-            self._saver = tf.compat.v1.train.Saver(variables)
+            # Reshaping, since released variables are empty when a second checkpoint comes.
+            self._saver = tf.compat.v1.train.Saver(variables, reshape=True)
             for hook in self._hooks:
                 hook.begin()
         self._session = tf.compat.v1.Session(

@@ -1,9 +1,14 @@
-"""Attention over a key-value cache that is written in place.
+"""Attention over a key-value cache that is written in place and read without a copy.
 
-A cache is laid out [batch, heads, cache_length, features_per_head], so that one position of one
-head is one row of a matrix and ``InplaceUpdate`` can write rows without a copy. XLA, which compiles
-what runs on TPUs, knows no such operation (it decides itself what to write in place) and no
-slices whose size depends on values: there the rows are scattered and all of the cache is read.
+A cache is laid out [cache_blocks, batch, heads, cache_block, features_per_head]: blocks of
+neighbouring positions come first, so that the filled part is a slice of the first dimension, which
+TensorFlow reads where it is, and one position of one head is one row of a matrix, which
+``InplaceUpdate`` writes where it is. Whole blocks are read; what lies behind a query is masked. So
+shapes change once per block only, and with them the programs that oneDNN compiles for each shape.
+
+XLA, which compiles what runs on TPUs, knows no such operation (it decides itself what to write in
+place) and no slices whose size depends on values: there the rows are scattered and all of the
+cache is read.
 """
 
 from __future__ import annotations
@@ -13,14 +18,17 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from models.dimensions import Dimensions
-from models.kernels.attention import MemorySlots, with_slots
+from models.kernels.attention import MemorySlots
 from models.kernels.attention_blocks import MASKED, Window
 from models.kernels.operation import kernel
 from utils.mesh_tensorflow import mtf
 
 
 class KeyValueCache(NamedTuple):
-    """Keys and values of one layer, each [batch, heads, cache_length, features_per_head]."""
+    """Keys and values of one layer.
+
+    Each is [cache_blocks, batch, heads, cache_block, features_per_head].
+    """
 
     keys: mtf.Tensor
     values: mtf.Tensor
@@ -34,43 +42,78 @@ def empty_cache(
     Unless XLA compiles the graph (``compiled``), ``tf.zeros`` would not do: the graph optimizer
     folds equal constants into one buffer, and in-place writes would then meet in it.
     """
-    shape = mtf.Shape([dims.batch, dims.heads, dims.memory_length, dims.features_per_head])
+    blocks, block = dims.cache_blocks
+    shape = mtf.Shape([blocks, dims.batch, dims.heads, block, dims.features_per_head])
 
     def allocate(rows: tf.Tensor, heads: tf.Tensor) -> tf.Tensor:
-        size = [*rows.shape.as_list(), *heads.shape.as_list(), shape[2].size, shape[3].size]
+        held = [*rows.shape.as_list(), *heads.shape.as_list()]
+        size = [blocks.size, *held, block.size, dims.features_per_head.size]
         if compiled:
             return tf.zeros(size, dtype)
         return tf.raw_ops.Empty(shape=size, dtype=dtype, init=True)
 
     ranges = [mtf.range(mesh, dim, tf.int32) for dim in (dims.batch, dims.heads)]
     buffers = [
-        kernel(allocate, ranges, [(shape, dtype)], shape.dims[:2], "cache", differentiable=False)[0]
+        kernel(allocate, ranges, [(shape, dtype)], shape.dims[1:3], "cache", differentiable=False)[
+            0
+        ]
         for _ in range(2)
     ]
     return KeyValueCache(*buffers)
 
 
 def _write(cache: tf.Tensor, rows: tf.Tensor, positions: tf.Tensor, compiled: bool) -> tf.Tensor:
-    """Writes ``rows`` [b, s, h, f] at ``positions`` [b, s] of ``cache`` [b, h, m, f]."""
-    batch, heads, length, features = cache.shape.as_list()
-    first_rows = tf.range(batch * heads)[:, tf.newaxis] * length
-    indices = first_rows + tf.repeat(positions, heads, axis=0)
-    flat, indices = tf.reshape(cache, [-1, features]), tf.reshape(indices, [-1])
-    flat_rows = tf.reshape(tf.transpose(rows, [0, 2, 1, 3]), [-1, features])
+    """Writes ``rows`` [b, s, h, f] at ``positions`` [b, s] of ``cache`` [n, b, h, p, f]."""
+    shape = cache.shape.as_list()
+    _, batch, heads, block, features = shape
+    first_rows = tf.reshape(tf.range(batch * heads) * block, [batch, 1, heads])
+    in_blocks = positions // block * (batch * heads * block) + positions % block
+    indices = tf.reshape(in_blocks[..., tf.newaxis] + first_rows, [-1])
+    flat, flat_rows = tf.reshape(cache, [-1, features]), tf.reshape(rows, [-1, features])
     if compiled:
         flat = tf.tensor_scatter_nd_update(flat, indices[:, tf.newaxis], flat_rows)
     else:
         flat = tf.raw_ops.InplaceUpdate(x=flat, i=indices, v=flat_rows)
-    return tf.reshape(flat, [batch, heads, length, features])
+    return tf.reshape(flat, shape)
 
 
-def _read_part(positions: tf.Tensor, window: Window, length: int, compiled: bool) -> tuple:
-    """First position of the cache that some query sees, and the one behind the last."""
+def _blocks_read(positions: tf.Tensor, window: Window, cache: tf.Tensor, compiled: bool) -> tuple:
+    """The first block of ``cache`` that some query sees, and the one behind the last."""
+    count, block = cache.shape[0], cache.shape[3]
     if compiled:
-        return 0, length
-    radius = window.radius
-    start = 0 if radius is None else tf.maximum(tf.reduce_min(positions) + 1 - radius, 0)
-    return start, tf.reduce_max(positions) + 1
+        return 0, count
+    first = 0
+    if window.radius is not None:
+        first = tf.maximum(tf.reduce_min(positions) + 1 - window.radius, 0) // block
+    return first, tf.reduce_max(positions) // block + 1
+
+
+def _swapped(x: tf.Tensor) -> tf.Tensor:
+    """[a, b, c, d] to [a, c, b, d]; one position at a time stays where it is."""
+    if 1 in x.shape[1:3]:
+        return tf.reshape(x, [x.shape[0], x.shape[2], x.shape[1], x.shape[3]])
+    return tf.transpose(x, [0, 2, 1, 3])
+
+
+def _scores(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """Of queries [b, h, s, f] and keys [n, b, h, p, f]: [b, h, s, n * p]."""
+    _, batch, heads, block, _ = keys.shape
+    scores = tf.transpose(tf.matmul(queries, keys, transpose_b=True), [1, 2, 3, 0, 4])
+    return tf.reshape(scores, [batch, heads, queries.shape[2], tf.shape(keys)[0] * block])
+
+
+def _mixed(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Values [n, b, h, p, f] mixed by weights [b, h, s, n * p]: [b, h, s, f]."""
+    _, batch, heads, block, _ = values.shape
+    by_block = tf.reshape(weights, [batch, heads, weights.shape[2], tf.shape(values)[0], block])
+    parts = tf.matmul(tf.transpose(by_block, [3, 0, 1, 2, 4]), values)
+    return tf.cast(tf.reduce_sum(tf.cast(parts, tf.float32), 0), values.dtype)
+
+
+def _slot_block(slots: tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
+    """Slots [m, h, f], the same for every row, as one block [1, b, h, m, f]."""
+    block = tf.cast(tf.transpose(slots, [1, 0, 2]), queries.dtype)[tf.newaxis, tf.newaxis]
+    return tf.tile(block, [1, queries.shape[0], 1, 1, 1])
 
 
 def cached_attention(
@@ -85,7 +128,7 @@ def cached_attention(
 ) -> tuple[mtf.Tensor, KeyValueCache]:
     """Appends keys and values to the cache and attends to what it then holds.
 
-    Only the filled part of the cache (for local attention: of the window) is read, or all of it
+    Only the filled blocks of the cache (for local attention: of the window) are read, or all of it
     if XLA compiles the graph.
 
     Args:
@@ -115,19 +158,22 @@ def cached_attention(
     ) -> tuple[tf.Tensor, ...]:
         new_keys = _write(old_keys, k, at, compiled)
         new_values = _write(old_values, v, at, compiled)
-        start, end = _read_part(at, window, new_keys.shape[2], compiled)
-        seen_keys, seen_values = new_keys[:, :, start:end], new_values[:, :, start:end]
-        seen = window.sees(at[:, tf.newaxis, :, tf.newaxis], tf.range(start, end))
-        if slot_parts:
-            seen_keys = with_slots(slot_parts[0], seen_keys)
-            seen_values = with_slots(slot_parts[1], seen_values)
-            count = slot_parts[0].shape[0]
-            seen = tf.pad(seen, [[0, 0], [0, 0], [0, 0], [count, 0]], constant_values=True)
-        q = tf.transpose(q, [0, 2, 1, 3])
-        scores = tf.matmul(q, seen_keys, transpose_b=True)
-        weights = tf.nn.softmax(scores + tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype))
-        mixed = tf.matmul(weights, seen_values)
-        return tf.transpose(mixed, [0, 2, 1, 3]), new_keys, new_values
+        first, end = _blocks_read(at, window, new_keys, compiled)
+        block = new_keys.shape[3]
+        seen = window.sees(at[:, tf.newaxis, :, tf.newaxis], tf.range(first * block, end * block))
+        q = _swapped(q)
+        scores = _scores(q, new_keys[first:end])
+        scores += tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype)
+        if not slot_parts:
+            mixed = _mixed(tf.nn.softmax(scores), new_values[first:end])
+        else:
+            # Slots stand beside the cache as a block of their own.
+            slot_keys, slot_values = (_slot_block(part, q) for part in slot_parts)
+            count = slot_keys.shape[3]
+            weights = tf.nn.softmax(tf.concat([_scores(q, slot_keys), scores], -1))
+            mixed = _mixed(weights[..., :count], slot_values)
+            mixed += _mixed(weights[..., count:], new_values[first:end])
+        return _swapped(mixed), new_keys, new_values
 
     shapes = [queries.shape, cache.keys.shape, cache.values.shape]
     mixed, new_keys, new_values = kernel(

@@ -6,7 +6,9 @@ MatMul does.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -14,41 +16,72 @@ from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
 
 
-def matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> mtf.Tensor:
-    """Contracts the last dimension of ``x`` with ``weight``.
+def matmul(
+    x: mtf.Tensor,
+    weight: mtf.Tensor,
+    out_dims: Sequence[mtf.Dimension],
+    bias: Optional[mtf.Tensor] = None,
+) -> mtf.Tensor:
+    """Contracts the last dimension of ``x`` with ``weight`` and adds ``bias``.
 
     Args:
         x: [..., in_dim], floating. Every dimension may be split.
-        weight: [in_dim, out_dim] or [out_dim, in_dim]; rounded to x's dtype for the product.
-        out_dim: the dimension of ``weight`` that stays.
+        weight: [in_dim, *out_dims] or [*out_dims, in_dim]; rounded to x's dtype for the product.
+        out_dims: the dimensions of ``weight`` that stay; at most one of them may be split.
+        bias: [*out_dims], rounded to x's dtype; None for none. TensorFlow adds it within the
+            product (which in bfloat16 also makes the product of one row twice as fast).
 
     Returns:
-        [..., out_dim], of x's dtype.
+        [..., *out_dims], of x's dtype.
     """
-    in_dim = x.shape.dims[-1]
-    assert set(weight.shape.dims) == {in_dim, out_dim}, (x.shape, weight.shape)
-    transposed = weight.shape.dims[0] == out_dim
-    rows = x.shape.dims[:-1]
+    in_dim, rows = x.shape.dims[-1], x.shape.dims[:-1]
+    transposed = weight.shape.dims[-1] == in_dim
+    expected = [*out_dims, in_dim] if transposed else [in_dim, *out_dims]
+    assert weight.shape.dims == expected, (x.shape, weight.shape)
 
-    def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor) -> tf.Tensor:
-        flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
-        product = tf.matmul(flat, tf.cast(weight_slice, flat.dtype), transpose_b=transposed)
-        return tf.reshape(product, [*x_slice.shape[:-1], product.shape[-1]])
+    def flat(values: tf.Tensor, dims: int = 1) -> tf.Tensor:
+        """As a matrix whose columns are the last ``dims`` dimensions."""
+        return tf.reshape(values, [-1, math.prod(values.shape[-dims:])])
+
+    def matrix(weight_slice: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        return tf.cast(flat(weight_slice, 1 if transposed else len(out_dims)), dtype)
+
+    def share(values: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
+        """``values`` on the processors whose partial sums contain the bias, 0 on the others."""
+        if held.shape[0] == in_dim.size:
+            return values
+        return values * tf.cast(tf.equal(held[0], 0), values.dtype)
+
+    def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor, *added: tf.Tensor) -> tf.Tensor:
+        product = tf.matmul(
+            flat(x_slice), matrix(weight_slice, x_slice.dtype), transpose_b=transposed
+        )
+        kept = weight_slice.shape[:-1] if transposed else weight_slice.shape[1:]
+        if added:
+            bias_slice = tf.reshape(tf.cast(added[0], product.dtype), [-1])
+            product = tf.nn.bias_add(product, share(bias_slice, added[1]))
+        return tf.reshape(product, [*x_slice.shape[:-1], *kept])
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
-        x_slice, weight_slice = xs
-        flat = tf.reshape(x_slice, [-1, x_slice.shape[-1]])
-        d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
-        rounded = tf.cast(weight_slice, d_flat.dtype)
-        dx = tf.matmul(d_flat, rounded, transpose_b=not transposed)
-        left, right = (d_flat, flat) if transposed else (flat, d_flat)
-        d_weight = tf.matmul(left, right, transpose_a=True)
-        return [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
+        x_slice, weight_slice, *added = xs
+        d_flat = flat(dys[0], len(out_dims))
+        dx = tf.matmul(d_flat, matrix(weight_slice, d_flat.dtype), transpose_b=not transposed)
+        left, right = (d_flat, flat(x_slice)) if transposed else (flat(x_slice), d_flat)
+        d_weight = tf.reshape(tf.matmul(left, right, transpose_a=True), weight_slice.shape)
+        gradients = [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
+        if added:
+            # A product with ones sums rows faster than a reduction does on the CPU.
+            summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
+            d_bias = tf.reshape(tf.cast(summed, added[0].dtype), added[0].shape)
+            gradients += [share(d_bias, added[1]), None]
+        return gradients
 
-    output = mtf.Shape([*rows, out_dim])
+    output = mtf.Shape([*rows, *out_dims])
+    # A layout that splits in_dim leaves partial sums: only those over its first slice get the bias.
+    added = [] if bias is None else [bias, mtf.range(x.mesh, in_dim, tf.int32)]
     [y] = kernel(
         forward,
-        [x, weight],
+        [x, weight, *added],
         [(output, x.dtype)],
         splittable=output.dims,
         summed_dims=[in_dim],
@@ -107,24 +140,14 @@ def expert_matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> 
     return y
 
 
-def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
-    """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split.
-
-    The bias is rounded to x's dtype.
-    """
-
-    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
-        d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
-        # A product with ones sums rows faster than a reduction does on the CPU.
-        summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
-        return [dys[0], tf.cast(tf.reshape(summed, [-1]), xs[1].dtype)]
-
-    [y] = kernel(
-        lambda values, added: tf.nn.bias_add(values, tf.cast(added, values.dtype)),
-        [x, bias],
-        [(x.shape, x.dtype)],
-        splittable=x.shape.dims,
-        gradient=gradient,
-        name="bias_add",
+def unstack(x: mtf.Tensor, dim: mtf.Dimension) -> list[mtf.Tensor]:
+    """The parts of ``x`` [..., dim, last] along its last dimension but one, each [..., last]."""
+    part = x.shape - dim
+    return kernel(
+        lambda values: tuple(tf.unstack(values, axis=-2)),
+        [x],
+        [(part, x.dtype)] * dim.size,
+        splittable=part.dims,
+        name="unstack",
+        differentiable=False,
     )
-    return y

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.kernels.matmul import bias_add, expert_matmul, matmul
+from models.kernels.matmul import expert_matmul, matmul
 from tests.support import assert_all_close, value_and_gradients
 from utils.mesh_tensorflow import mtf
 
@@ -33,7 +33,7 @@ def test_product_and_gradients(mesh_shape, layout):
         mesh_shape,
         layout,
         [(X, [BATCH, SEQUENCE, IN]), (WEIGHT, [IN, OUT])],
-        lambda _, x, weight: matmul(x, weight, OUT),
+        lambda _, x, weight: matmul(x, weight, [OUT]),
         UPSTREAM,
     )
     expected = [X @ WEIGHT, UPSTREAM @ WEIGHT.T, np.einsum("bsi,bso->io", X, UPSTREAM)]
@@ -47,7 +47,7 @@ def test_product_with_a_weight_that_is_stored_the_other_way_round(mesh_shape, la
         mesh_shape,
         layout,
         [(X, [BATCH, SEQUENCE, IN]), (WEIGHT.T.copy(), [OUT, IN])],
-        lambda _, x, weight: matmul(x, weight, OUT),
+        lambda _, x, weight: matmul(x, weight, [OUT]),
         UPSTREAM,
     )
     expected = [X @ WEIGHT, UPSTREAM @ WEIGHT.T, np.einsum("bsi,bso->oi", X, UPSTREAM)]
@@ -60,7 +60,7 @@ def test_product_and_bias_of_a_matrix():
         "x:2,y:2",
         "batch:x,intermediate_expanded:y",
         [(X[:, 0], [BATCH, IN]), (WEIGHT, [IN, OUT]), (BIAS, [OUT])],
-        lambda _, x, weight, bias: bias_add(matmul(x, weight, OUT), bias),
+        lambda _, x, weight, bias: matmul(x, weight, [OUT], bias),
         UPSTREAM[:, 0],
     )
     d_y = UPSTREAM[:, 0]
@@ -70,14 +70,35 @@ def test_product_and_bias_of_a_matrix():
 
 @on_all_layouts
 def test_bias_and_gradients(mesh_shape, layout):
+    """Also where processors hold partial sums, of which one holds the bias."""
     got = value_and_gradients(
         mesh_shape,
         layout,
-        [(UPSTREAM + 1, [BATCH, SEQUENCE, OUT]), (BIAS, [OUT])],
-        lambda _, x, bias: bias_add(x, bias),
+        [(X, [BATCH, SEQUENCE, IN]), (WEIGHT, [IN, OUT]), (BIAS, [OUT])],
+        lambda _, x, weight, bias: matmul(x, weight, [OUT], bias),
         UPSTREAM,
     )
-    assert_all_close(got, [UPSTREAM + 1 + BIAS, UPSTREAM, UPSTREAM.sum((0, 1))], 1e-6)
+    expected = [X @ WEIGHT + BIAS, UPSTREAM @ WEIGHT.T, np.einsum("bsi,bso->io", X, UPSTREAM)]
+    assert_all_close(got, [*expected, UPSTREAM.sum((0, 1))], 1e-6)
+
+
+@on_all_layouts
+def test_product_with_several_weights_at_once(mesh_shape, layout):
+    parts, several = mtf.Dimension("projections", 3), np.stack([WEIGHT, 2 * WEIGHT, -WEIGHT], 1)
+    upstream = np.stack([UPSTREAM, UPSTREAM, UPSTREAM], 2)
+    got = value_and_gradients(
+        mesh_shape,
+        layout,
+        [(X, [BATCH, SEQUENCE, IN]), (several, [IN, parts, OUT])],
+        lambda _, x, weight: matmul(x, weight, [parts, OUT]),
+        upstream,
+    )
+    expected = [
+        np.einsum("bsi,ipo->bspo", X, several),
+        np.einsum("bspo,ipo->bsi", upstream, several),
+        np.einsum("bsi,bspo->ipo", X, upstream),
+    ]
+    assert_all_close(got, expected, 1e-6)
 
 
 EXPERTS = mtf.Dimension("experts", 2)
@@ -121,7 +142,7 @@ def test_the_kernel_knows_its_multiply_adds():
     counted = []
 
     def product(_, x, weight):
-        y = matmul(x, weight, OUT)
+        y = matmul(x, weight, [OUT])
         counted.append(y.operation.multiply_adds)
         return y
 

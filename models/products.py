@@ -1,0 +1,72 @@
+"""Products of activations with the model's weights, in the form that suits the graph.
+
+Training and evaluation read a weight as checkpoints hold it. Generation reads all weights for
+every token; there products read them prepared (kernels/prepared.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Optional
+
+import tensorflow as tf
+
+from models.kernels.matmul import matmul, unstack
+from models.kernels.prepared import prepared, prepared_together
+from models.weights import Weights
+from utils.mesh_tensorflow import mtf
+
+
+def product(
+    weights: Weights,
+    x: mtf.Tensor,
+    kernel: mtf.Tensor,
+    bias: Optional[mtf.Tensor] = None,
+    looked_up: bool = False,
+) -> mtf.Tensor:
+    """``x`` [..., in_dim] times ``kernel`` [in_dim, out_dim] or [out_dim, in_dim] plus ``bias``.
+
+    Args:
+        weights: of the model.
+        x: floating.
+        kernel: a variable.
+        bias: [out_dim], or None.
+        looked_up: whether something else reads the kernel too.
+
+    Returns:
+        [..., out_dim].
+    """
+    [out_dim] = [dim for dim in kernel.shape.dims if dim != x.shape.dims[-1]]
+    return matmul(x, for_products(weights, kernel, x.dtype, looked_up), [out_dim], bias)
+
+
+def products(
+    weights: Weights, x: mtf.Tensor, kernels: Sequence[mtf.Tensor], number: mtf.Dimension
+) -> Sequence[mtf.Tensor]:
+    """``x`` [..., in_dim] times each of ``kernels`` [in_dim, out_dim]; prepared, all at once.
+
+    Args:
+        weights: of the model.
+        x: floating.
+        kernels: variables that nothing else reads.
+        number: of the kernels; never split.
+    """
+    out_dim = kernels[0].shape.dims[-1]
+    if not weights.prepares:
+        return [matmul(x, kernel, [out_dim]) for kernel in kernels]
+    together = prepared_together(kernels, number, x.dtype)
+    return unstack(matmul(x, together, [number, out_dim]), number)
+
+
+def for_products(
+    weights: Weights, kernel: mtf.Tensor, dtype: tf.DType, looked_up: bool = False
+) -> mtf.Tensor:
+    """``kernel`` as products of ``dtype`` read it: prepared, it is rounded, long rows last.
+
+    Rows that are long are read faster when there is one row to multiply. A kernel that something
+    else reads too is there twice once it is prepared: it is rounded, but not only turned.
+    """
+    turned = kernel.shape.ndims == 2 and kernel.shape[0].size > kernel.shape[1].size
+    if not weights.prepares or (dtype == kernel.dtype and (looked_up or not turned)):
+        return kernel
+    return prepared(kernel, dtype, turned, releases=not looked_up)
