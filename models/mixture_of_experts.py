@@ -74,7 +74,7 @@ def mixture_of_experts(
 
     def expert_kernel(name: str, in_dim: mtf.Dimension, out_dim: mtf.Dimension) -> mtf.Tensor:
         kernel = _kernel(weights, f"{scope}/{name}", [mixture.experts], in_dim, out_dim)
-        return for_products(weights, kernel, x.dtype)
+        return for_products(weights, kernel, in_dim, x.dtype)
 
     experts = _Experts(
         first=expert_kernel("wi", dims.embd, mixture.hidden),

@@ -36,8 +36,10 @@ def product(
     Returns:
         [..., out_dim].
     """
-    [out_dim] = [dim for dim in kernel.shape.dims if dim != x.shape.dims[-1]]
-    return matmul(x, for_products(weights, kernel, x.dtype, looked_up), [out_dim], bias)
+    in_dim = x.shape.dims[-1]
+    [out_dim] = [dim for dim in kernel.shape.dims if dim != in_dim]
+    form = for_products(weights, kernel, in_dim, x.dtype, looked_up)
+    return matmul(x, form, [out_dim], bias)
 
 
 def products(
@@ -59,14 +61,18 @@ def products(
 
 
 def for_products(
-    weights: Weights, kernel: mtf.Tensor, dtype: tf.DType, looked_up: bool = False
+    weights: Weights,
+    kernel: mtf.Tensor,
+    in_dim: mtf.Dimension,
+    dtype: tf.DType,
+    looked_up: bool = False,
 ) -> mtf.Tensor:
-    """``kernel`` as products of ``dtype`` read it: prepared, it is rounded, long rows last.
+    """``kernel`` as products of ``dtype`` read it: prepared, a matrix is [out_dim, in_dim].
 
-    Rows that are long are read faster when there is one row to multiply. A kernel that something
-    else reads too is there twice once it is prepared: it is rounded, but not only turned.
+    That order is the faster one for few rows on the CPU, and the one of the embedding, which the
+    tied head reads without a copy.
     """
-    turned = kernel.shape.ndims == 2 and kernel.shape[0].size > kernel.shape[1].size
-    if not weights.prepares or (dtype == kernel.dtype and (looked_up or not turned)):
+    turned = kernel.shape.ndims == 2 and kernel.shape[0] == in_dim
+    if not weights.prepares or (dtype == kernel.dtype and not turned):
         return kernel
     return prepared(kernel, dtype, turned, releases=not looked_up)

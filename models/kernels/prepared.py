@@ -124,12 +124,12 @@ def prepared(weight: mtf.Tensor, dtype: tf.DType, turned: bool, releases: bool) 
 def prepared_together(
     weights: Sequence[mtf.Tensor], number: mtf.Dimension, dtype: tf.DType
 ) -> mtf.Tensor:
-    """Variables [in_dim, out_dim], which nothing else reads: [in_dim, number, out_dim]."""
+    """Variables [in_dim, out_dim], which nothing else reads: [number, out_dim, in_dim]."""
     in_dim, out_dim = weights[0].shape.dims
     return _prepared(
-        lambda *pieces: tf.cast(tf.stack(pieces, 1), dtype),
+        lambda *pieces: tf.cast(tf.stack([tf.transpose(piece) for piece in pieces]), dtype),
         weights,
-        [in_dim, number, out_dim],
+        [number, out_dim, in_dim],
         dtype,
         releases=True,
     )
