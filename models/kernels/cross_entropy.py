@@ -13,7 +13,7 @@ from utils.mesh_tensorflow import mtf
 
 
 def statistics(
-    logits: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor, *bias: tf.Tensor
+    logits: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """What one slice of the vocabulary knows of each token.
 
@@ -21,14 +21,11 @@ def statistics(
         logits: [..., n], floating.
         targets: [...] int32; one that is not in ``ids`` has the logit 0.
         ids: [n] int32, the slice's part of the vocabulary.
-        *bias: [n] float32, added to the logits, if there is one.
 
     Returns:
         (largest logit, sum of exp(logit - largest), logit of the target), each [...] float32.
     """
     scores = tf.cast(logits, tf.float32)
-    if bias:
-        scores += bias[0]
     largest = tf.reduce_max(scores, -1)
     total = tf.reduce_sum(tf.exp(scores - largest[..., tf.newaxis]), -1)
     is_target = tf.equal(targets[..., tf.newaxis], ids)

@@ -17,7 +17,6 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from models.kernels.cross_entropy import statistics
 from models.kernels.fusion import fused, fusing
 from models.kernels.operation import reduced, split_axes, traffic_counter
 from utils.mesh_tensorflow import mtf
@@ -93,7 +92,7 @@ class HeadLoss(mtf.Operation):
         bias = values[2:count]
         rest = [mesh_impl.slicewise(_flat, x) for x in values[count : count + 2]]
         ids = values[-1]
-        flat_hidden = mesh_impl.slicewise(_rows, hidden)
+        flat_hidden = mesh_impl.slicewise(_token_rows, hidden)
         losses, d_hidden = [], []
         sums: list[Any] = []
         for first, end in self.chunk_rows(mesh_impl):
@@ -107,12 +106,12 @@ class HeadLoss(mtf.Operation):
             )
             logits = self._logits(lowering, mesh_impl, chunk, weight)
             with fusing(mesh_impl):
-                loss, d_logits = self._loss(
+                loss, exponentials, scale = self._softmax(
                     lowering, mesh_impl, logits, bias, targets, token_weights, ids
                 )
             losses.append(loss)
             d_chunk, *sums = mesh_impl.slicewise(
-                self._products, d_logits, chunk, weight, *(sums or ())
+                self._products, exponentials, scale, chunk, weight, *(sums or ())
             )
             d_hidden.append(d_chunk)
         shape = mesh_impl.slice_shape(self.inputs[0].shape)
@@ -143,7 +142,7 @@ class HeadLoss(mtf.Operation):
         axes = split_axes(mesh_impl, mtf.Shape([self._features]))
         return reduced(lowering, mesh_impl, logits, axes, "SUM")
 
-    def _loss(
+    def _softmax(
         self,
         lowering: Any,
         mesh_impl: Any,
@@ -152,64 +151,65 @@ class HeadLoss(mtf.Operation):
         targets: Any,
         weights: Any,
         ids: Any,
-    ) -> tuple[Any, Any]:
-        """(summed loss, its gradient by the logits [tokens, vocab])."""
-        inspect = fused("head_loss statistics", statistics)
-        finish = fused(("head_loss", self._z_loss), self._finish)
-        largest, total, target = mesh_impl.slicewise(inspect, logits, targets, ids, *bias)
+    ) -> tuple[Any, Any, Any]:
+        """The loss, and its gradient by the logits in two factors.
+
+        The gradient is weight * (exp(logit - largest) / total - is_target). Its row factor,
+        weight / total, is left to the small sides of the products, so that the exponentials are
+        used as they are, but for the targets', from which the total is taken.
+
+        Returns:
+            (summed loss, first factor [tokens, vocab], row factor [tokens] float32).
+        """
         axes = split_axes(mesh_impl, mtf.Shape([self._vocab]))
-        if axes:
-            highest = reduced(lowering, mesh_impl, largest, axes, "MAX")
-            total = mesh_impl.slicewise(
-                lambda part, of, to: part * tf.exp(of - to), total, largest, highest
-            )
-            total = reduced(lowering, mesh_impl, total, axes, "SUM")
-            target = reduced(lowering, mesh_impl, target, axes, "SUM")
-            largest = highest
-        loss = mesh_impl.slicewise(self._summed, largest, total, target, weights)
-        d_logits = mesh_impl.slicewise(finish, logits, targets, ids, largest, total, weights, *bias)
-        return loss, d_logits
 
-    def _summed(
+        def over_vocab(x: Any, reduction: str) -> Any:
+            return reduced(lowering, mesh_impl, x, axes, reduction)
+
+        if bias:
+            logits = mesh_impl.slicewise(_with_bias, logits, *bias)
+        largest = over_vocab(mesh_impl.slicewise(_largest, logits), "MAX")
+        dtype = self.inputs[0].dtype
+        exponentials = mesh_impl.slicewise(
+            fused(("exponentials", dtype), lambda x, of: _exponentials(x, of, dtype)),
+            logits,
+            largest,
+        )
+        total = over_vocab(mesh_impl.slicewise(_row_sums, exponentials), "SUM")
+        target = over_vocab(mesh_impl.slicewise(_at_target, logits, targets, ids), "SUM")
+        loss, scale, taken = mesh_impl.slicewise(self._rows, largest, total, target, weights)
+        return loss, mesh_impl.slicewise(_minus_at_target, exponentials, targets, ids, taken), scale
+
+    def _rows(
         self, largest: tf.Tensor, total: tf.Tensor, target: tf.Tensor, weights: tf.Tensor
-    ) -> tf.Tensor:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """(summed loss, row factor, what the target's exponential is reduced by), of [tokens]."""
         losses = (largest - target) + tf.math.log(total)
+        growth = tf.ones_like(total)  # of a probability's weight, by the z-loss
         if self._z_loss:
-            losses += self._z_loss * tf.square(largest + tf.math.log(total))
-        return tf.reduce_sum(losses * weights)
-
-    def _finish(
-        self,
-        logits: tf.Tensor,
-        targets: tf.Tensor,
-        ids: tf.Tensor,
-        largest: tf.Tensor,
-        total: tf.Tensor,
-        weights: tf.Tensor,
-        *bias: tf.Tensor,
-    ) -> tf.Tensor:
-        """Gradient of the summed loss by the logits, of their dtype."""
-        scores = _with_bias(logits, bias)
-        scale = weights / total
-        if self._z_loss:
-            scale *= 1.0 + 2.0 * self._z_loss * (largest + tf.math.log(total))
-        # Not exp(scores - log total): a logarithm rounded would move all of a row.
-        gradient = tf.exp(scores - largest[:, tf.newaxis]) * scale[:, tf.newaxis]
-        is_target = tf.equal(targets[:, tf.newaxis], ids[tf.newaxis])
-        gradient -= tf.where(is_target, weights[:, tf.newaxis], tf.zeros_like(gradient))
-        return tf.cast(gradient, logits.dtype)
+            log_normalizer = largest + tf.math.log(total)
+            losses += self._z_loss * tf.square(log_normalizer)
+            growth += 2.0 * self._z_loss * log_normalizer
+        return tf.reduce_sum(losses * weights), weights * growth / total, total / growth
 
     def _products(
-        self, d_logits: tf.Tensor, chunk: tf.Tensor, weight: tf.Tensor, *sums: tf.Tensor
+        self,
+        exponentials: tf.Tensor,
+        scale: tf.Tensor,
+        chunk: tf.Tensor,
+        weight: tf.Tensor,
+        *sums: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
         """Gradients by a chunk of hidden, and by weight and bias with those of earlier chunks."""
-        rounded = tf.cast(weight, d_logits.dtype)
-        d_chunk = tf.matmul(d_logits, rounded, transpose_b=not self._vocab_first)
-        left, right = (d_logits, chunk) if self._vocab_first else (chunk, d_logits)
+        rounded = tf.cast(weight, chunk.dtype)
+        factors = tf.cast(scale, chunk.dtype)[:, tf.newaxis]
+        d_chunk = tf.matmul(exponentials, rounded, transpose_b=not self._vocab_first) * factors
+        scaled = chunk * factors
+        left, right = (exponentials, scaled) if self._vocab_first else (scaled, exponentials)
         added = [tf.cast(tf.matmul(left, right, transpose_a=True), weight.dtype)]
         if len(self._differentiated) == 3:
-            ones = tf.ones([1, tf.shape(d_logits)[0]], d_logits.dtype)
-            added.append(tf.cast(tf.matmul(ones, d_logits)[0], weight.dtype))
+            of_bias = tf.matmul(factors, exponentials, transpose_a=True)[0]
+            added.append(tf.cast(of_bias, weight.dtype))
         return d_chunk, *(map(tf.add, sums, added) if sums else added)
 
 
@@ -248,7 +248,7 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1])
 
 
-def _rows(x: tf.Tensor) -> tf.Tensor:
+def _token_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
 
 
@@ -257,9 +257,43 @@ def _after(x: tf.Tensor, earlier: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.identity(x)
 
 
-def _with_bias(logits: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
-    scores = tf.cast(logits, tf.float32)
-    return scores + bias[0] if bias else scores
+def _with_bias(logits: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    return tf.cast(logits, tf.float32) + bias
+
+
+def _largest(logits: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.reduce_max(logits, 1), tf.float32)
+
+
+def _exponentials(logits: tf.Tensor, largest: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(tf.exp(tf.cast(logits, tf.float32) - largest[:, tf.newaxis]), dtype)
+
+
+def _row_sums(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(x, tf.float32), 1)
+
+
+def _places(targets: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """(row and column of each target [tokens, 2], whether it is in this slice [tokens])."""
+    columns = targets - ids[0]
+    count = tf.size(ids)
+    here = (columns >= 0) & (columns < count)
+    columns = tf.clip_by_value(columns, 0, count - 1)
+    return tf.stack([tf.range(tf.size(targets)), columns], 1), here
+
+
+def _at_target(logits: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+    """[tokens] float32; 0 where the target is not in this slice."""
+    places, here = _places(targets, ids)
+    return tf.where(here, tf.cast(tf.gather_nd(logits, places), tf.float32), 0.0)
+
+
+def _minus_at_target(
+    x: tf.Tensor, targets: tf.Tensor, ids: tf.Tensor, taken: tf.Tensor
+) -> tf.Tensor:
+    """``x`` [tokens, vocab] less ``taken`` at the targets; in place if nobody else reads it."""
+    places, here = _places(targets, ids)
+    return tf.tensor_scatter_nd_sub(x, places, tf.cast(tf.where(here, taken, 0.0), x.dtype))
 
 
 def head_loss(
