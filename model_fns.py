@@ -374,8 +374,8 @@ def _evaluation_spec(config: Config, ground: _Ground, features: Any, labels: tf.
 
 def _prediction_spec(config: Config, ground: _Ground, features: Any) -> Any:
     tf.compat.v1.train.get_or_create_global_step()
-    # XLA arranges weights itself.
-    prepares = not ground.mesh_layout.compiled
+    # XLA arranges weights itself, and the cores of a TPU keep only what checkpoints hold.
+    prepares = not (ground.on_tpu or ground.mesh_layout.compiled)
     generated = generate(ground.mesh, config, ground.mesh_layout, features, prepares)
     texts = {name: ground.whole(tensor) for name, tensor in generated._asdict().items()}
     lowering = ground.lower()
