@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from models.kernels.attention_blocks import MASKED, Block, BlockAttention, Window
+from models.kernels.attention_blocks import MASKED, Block, BlockAttention, Mixed, Scene, Window
 from models.kernels.noise import Dropout
 from models.kernels.operation import Slices, kernel
 from utils.mesh_tensorflow import mtf
@@ -72,8 +72,11 @@ def masked_attention(
     slot_count = slots.keys.shape.dims[0].size if slots is not None else 0
     drops = dropout is not None and rate > 0.0
 
-    def prepared(slices: Slices) -> tuple[BlockAttention, list[Any]]:
-        """The attention of a slice, and its arguments."""
+    pieces = mtf.Dimension(memory.name, key_slices)
+    exact = queries.dtype if key_slices == 1 else tf.float32  # to be added up
+
+    def prepared(slices: Slices) -> tuple[BlockAttention, list[tf.Tensor], Scene]:
+        """The attention of a slice; queries, keys and values; what is seen."""
         q, k, v = (tf.transpose(x, [0, 2, 1, 3]) for x in slices[:3])
         query_positions, key_positions = slices[3:5]
         rest = list(slices[5:])
@@ -89,31 +92,25 @@ def masked_attention(
         whole = length == sequence.size and key_count == memory.size
         blocks = window.blocks(length) if whole else [Block(0, length, 0, key_count)]
         attention = BlockAttention(window, rate if drops else 0.0, tuple(blocks), slot_count)
-        return attention, [q, k, v, query_positions, key_positions, slot_bias, rest]
+        return attention, [q, k, v], Scene(query_positions, key_positions, slot_bias, rest)
 
     def forward(*slices: tf.Tensor) -> Any:
-        attention, arguments = prepared(slices)
-        mixed, log_normalizer = attention(*arguments)
-        mixed = tf.transpose(mixed, [0, 2, 1, 3])
-        if key_slices == 1:
-            return mixed
-        return (
-            tf.cast(mixed, tf.float32)[..., tf.newaxis],
-            tf.transpose(log_normalizer, [0, 2, 1])[..., tf.newaxis],
-        )
+        attention, (q, k, v), scene = prepared(slices)
+        mixed, *statistics = attention(q, k, v, scene)
+        mixed = tf.cast(tf.transpose(mixed, [0, 2, 1, 3]), exact)
+        return tuple(_of_slice(x) for x in (mixed, *statistics))
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         # Else TensorFlow would keep what the forward pass made of them, block by block.
         with tf.control_dependencies([dys[0]]):
             xs = [*map(tf.identity, xs[:3]), *xs[3:]]
-        attention, arguments = prepared(xs)
-        d_mixed, d_normalizer = dys[0], None
-        if key_slices > 1:
-            d_mixed = tf.cast(dys[0][..., 0], xs[0].dtype)
-            d_normalizer = tf.transpose(dys[1][..., 0], [0, 2, 1])
-        upstream = tf.transpose(d_mixed, [0, 2, 1, 3])
-        arguments += [upstream, d_normalizer]
-        d_q, *d_kv = attention.gradient(*arguments)
+        attention, (q, k, v), scene = prepared(xs)
+        mixed, upstream = (tf.transpose(x[..., 0], [0, 2, 1, 3]) for x in (ys[0], dys[0]))
+        made = Mixed(mixed, *(x[..., 0] for x in ys[1:]))
+        # What is done with the two numbers of a row hangs on largest + log(total) alone.
+        d_normalizer = None if dys[2] is None else dys[2][..., 0] * made.total
+        upstream = tf.cast(upstream, q.dtype)
+        d_q, *d_kv = attention.gradient(q, k, v, scene, made, upstream, d_normalizer)
         d_slots = []
         if slot_count:
             d_slots = [_slot_gradient(x[:, :, :slot_count], xs[5].dtype) for x in d_kv]
@@ -131,24 +128,26 @@ def masked_attention(
     ]
     if dropout is not None and drops:
         inputs += [dropout.key(label), dropout.positions(batch), dropout.positions(heads)]
-    outputs = [(queries.shape, queries.dtype)]
-    if key_slices > 1:
-        pieces = mtf.Dimension(memory.name, key_slices)
-        rows = mtf.Shape([batch, sequence, heads, pieces])
-        outputs = [(queries.shape + pieces, tf.float32), (rows, tf.float32)]
-    mixed, *log_normalizer = kernel(
+    rows = mtf.Shape([batch, heads, sequence, pieces])
+    mixed, largest, total = kernel(
         forward,
         inputs,
-        outputs,
+        [(queries.shape + pieces, exact), (rows, tf.float32), (rows, tf.float32)],
         splittable=[batch, heads, sequence, memory],
         name="attention",
         gradient=gradient,
+        keeps_outputs=True,
         multiply_adds=2 * queries.shape.size * (memory.size + slot_count),
     )
-    if not log_normalizer:
-        return mixed
-    share = mtf.softmax(log_normalizer[0], log_normalizer[0].shape.dims[-1])
+    if key_slices == 1:
+        return mtf.reshape(mixed, queries.shape)
+    share = mtf.softmax(largest + mtf.log(total), pieces)
     return mtf.cast(mtf.einsum([mixed, share], queries.shape), queries.dtype)
+
+
+def _of_slice(x: tf.Tensor) -> tf.Tensor:
+    """One of the pieces that a split makes, whose number is the last dimension."""
+    return x[..., tf.newaxis]
 
 
 def _slot_gradient(gradient: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

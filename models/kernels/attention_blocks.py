@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional
+from functools import partial
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -76,9 +77,43 @@ class Block(NamedTuple):
     end_key: int
 
 
+class Mixed(NamedTuple):
+    """What attention makes of its queries.
+
+    Attributes:
+        values: mixed, [b, h, queries, f].
+        largest: score of each query, [b, h, queries] float32.
+        total: of exp(score - largest), likewise.
+    """
+
+    values: tf.Tensor
+    largest: tf.Tensor
+    total: tf.Tensor
+
+
+class Scene(NamedTuple):
+    """Which keys count, and which weights are dropped.
+
+    Attributes:
+        query_positions: [queries] int32.
+        key_positions: [slots and keys] int32.
+        slot_bias: added to the scores of the slots, scalar.
+        noise: key of the dropout and positions in batch and heads, or nothing.
+    """
+
+    query_positions: tf.Tensor
+    key_positions: tf.Tensor
+    slot_bias: tf.Tensor
+    noise: Sequence[tf.Tensor]
+
+
 @dataclass(frozen=True)
 class BlockAttention:
     """Attention of one slice; q, k, v are [b, h, length, f].
+
+    Passes over scores are what it costs beside products, so there are few: those of XLA's
+    programs have no sums along rows, which it makes one number after the other, and rows are
+    divided by their totals when values are mixed.
 
     Attributes:
         window: what a query sees.
@@ -92,16 +127,14 @@ class BlockAttention:
     blocks: tuple[Block, ...]
     slots: int
 
-    def _weights(
+    def _masked(
         self,
         scores: tf.Tensor,
         query_positions: tf.Tensor,
         key_positions: tf.Tensor,
         slot_bias: tf.Tensor,
-        *noise: tf.Tensor,
-    ) -> tuple[tf.Tensor, ...]:
-        """(softmax, logarithm of its normaliser [b, h, q] float32, dropout's factors if any)."""
-        wide = tf.cast(scores, tf.float32)
+    ) -> tf.Tensor:
+        """Scores as float32, those of hidden keys with MASKED added."""
         seen = self.window.sees(
             query_positions[:, tf.newaxis], key_positions[tf.newaxis, self.slots :]
         )
@@ -109,86 +142,123 @@ class BlockAttention:
         if self.slots:
             in_front = tf.fill([bias.shape[0], self.slots], slot_bias)
             bias = tf.concat([in_front, bias], 1)
-        wide += bias
-        largest = tf.reduce_max(wide, -1, keepdims=True)
-        powers = tf.exp(wide - largest)
-        total = tf.reduce_sum(powers, -1, keepdims=True)
-        normalizer = tf.squeeze(largest + tf.math.log(total), -1)
-        weights = powers / total
-        if not noise:
-            return tf.cast(weights, scores.dtype), normalizer
+        return tf.cast(scores, tf.float32) + bias
+
+    def _factors(
+        self, query_positions: tf.Tensor, key_positions: tf.Tensor, *noise: tf.Tensor
+    ) -> tf.Tensor:
+        """Of the dropout, [b, h, queries, keys] float32."""
         key, batch, heads = noise
-        factors = keep_mask(key, [batch, heads, query_positions, key_positions], self.rate)
-        kept = tf.cast(weights * factors, scores.dtype)
-        return tf.cast(weights, scores.dtype), normalizer, kept, tf.cast(factors, scores.dtype)
+        return keep_mask(key, [batch, heads, query_positions, key_positions], self.rate)
 
-    def weights(self, scores: tf.Tensor, *rest: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Softmax, normaliser, and with dropout the kept weights and the factors."""
-        return fused(("attention weights", self.window, self.rate, self.slots), self._weights)(
-            scores, *rest
-        )
-
-    def __call__(
+    def _powers(
         self,
-        q: tf.Tensor,
-        k: tf.Tensor,
-        v: tf.Tensor,
+        masked: tf.Tensor,
+        largest: tf.Tensor,
+        *places: tf.Tensor,
+        dtype: tf.DType,
+    ) -> tuple[tf.Tensor, ...]:
+        """exp(score - largest), and with dropout those that are kept."""
+        powers = tf.exp(masked - largest[..., tf.newaxis])
+        if not places:
+            return (tf.cast(powers, dtype),)
+        return tf.cast(powers, dtype), tf.cast(powers * self._factors(*places), dtype)
+
+    def _score_gradient(
+        self,
+        scores: tf.Tensor,
+        d_weights: tf.Tensor,
+        largest: tf.Tensor,
+        total: tf.Tensor,
+        d_rows: tf.Tensor,
         query_positions: tf.Tensor,
         key_positions: tf.Tensor,
         slot_bias: tf.Tensor,
-        noise: Sequence[tf.Tensor],
+        *noise: tf.Tensor,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """(mixed values [b, h, queries, f], log normalisers [b, h, queries] float32)."""
-        mixed, normalizers = [], []
+        """(kept weights, gradient by the scores: weight * (d_weight + d_row))."""
+        masked = self._masked(scores, query_positions, key_positions, slot_bias)
+        inverse = 1.0 / total[..., tf.newaxis]
+        weights = tf.exp(masked - largest[..., tf.newaxis]) * inverse
+        d_kept, kept = tf.cast(d_weights, tf.float32), weights
+        if noise:
+            factors = self._factors(query_positions, key_positions, *noise)
+            kept, d_kept = weights * factors, d_kept * factors
+        d_scores = weights * (d_kept + d_rows[..., tf.newaxis])
+        return tf.cast(kept, scores.dtype), tf.cast(d_scores, scores.dtype)
+
+    def __call__(self, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, scene: Scene) -> Mixed:
+        """Attends."""
+        key = ("attention", self.window, self.rate, self.slots)
+        parts = []
         for block in self.blocks:
-            keys, values, numbers = (
-                self._keys(x, block, a) for x, a in ((k, 2), (v, 2), (key_positions, 0))
-            )
+            here = self._scene(block, scene)
+            keys, values = (self._keys(x, block, 2) for x in (k, v))
             scores = tf.matmul(_queries(q, block), keys, transpose_b=True)
-            found = self.weights(
-                scores, query_positions[block.first : block.end], numbers, slot_bias, *noise
-            )
-            mixed.append(tf.matmul(found[2] if noise else found[0], values))
-            normalizers.append(found[1])
-        return _joined(mixed), _joined(normalizers)
+            masked = fused((*key, "scores"), self._masked)(scores, *here[:3])
+            largest = tf.reduce_max(masked, -1)
+            places = (*here[:2], *here.noise) if here.noise else ()
+            program = partial(self._powers, dtype=scores.dtype)
+            powers, *kept = fused((*key, "powers", scores.dtype), program)(masked, largest, *places)
+            total = tf.reduce_sum(tf.cast(powers, tf.float32), -1)
+            summed = tf.matmul(kept[0] if kept else powers, values)
+            mixed = summed / tf.cast(total, summed.dtype)[..., tf.newaxis]
+            parts.append(Mixed(mixed, largest, total))
+        return Mixed(*(_joined(column) for column in zip(*parts)))
 
     def gradient(
         self,
         q: tf.Tensor,
         k: tf.Tensor,
         v: tf.Tensor,
-        query_positions: tf.Tensor,
-        key_positions: tf.Tensor,
-        slot_bias: tf.Tensor,
-        noise: Sequence[tf.Tensor],
+        scene: Scene,
+        mixed: Mixed,
         d_mixed: tf.Tensor,
         d_normalizer: Optional[tf.Tensor],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Gradients of q, k and v."""
+        """Gradients of q, k and v.
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            scene: as in the forward pass.
+            mixed: what the forward pass made.
+            d_mixed: gradient by the mixed values.
+            d_normalizer: by largest + log(total), [b, h, queries] float32.
+        """
         d_q: list[tf.Tensor] = []
         d_k, d_v = _Pieces(self), _Pieces(self)
+        # The sum over keys of weight * d_weight, without either (Dao et al. 2022, appendix B.2).
+        products = tf.cast(d_mixed, tf.float32) * tf.cast(mixed.values, tf.float32)
+        d_rows = -tf.reduce_sum(products, -1)
+        if d_normalizer is not None:
+            d_rows += d_normalizer
+        program = fused(
+            ("attention gradient", self.window, self.rate, self.slots), self._score_gradient
+        )
         for block in self.blocks:
+            here = self._scene(block, scene)
             queries, upstream = (_queries(x, block) for x in (q, d_mixed))
-            keys, values, numbers = (
-                self._keys(x, block, a) for x, a in ((k, 2), (v, 2), (key_positions, 0))
-            )
+            rows = [_queries(x, block) for x in (mixed.largest, mixed.total, d_rows)]
+            keys, values = (self._keys(x, block, 2) for x in (k, v))
             if d_q:  # one block after another, so that one is in memory
                 with tf.control_dependencies([d_q[-1]]):
                     queries = tf.identity(queries)
             scores = tf.matmul(queries, keys, transpose_b=True)
-            found = self.weights(
-                scores, query_positions[block.first : block.end], numbers, slot_bias, *noise
-            )
             d_weights = tf.matmul(upstream, values, transpose_b=True)
-            inputs = [found[0], d_weights, *(found[3:] if noise else ())]
-            if d_normalizer is not None:
-                inputs.append(d_normalizer[:, :, block.first : block.end])
-            key = ("attention gradient", bool(noise), d_normalizer is not None)
-            d_scores = fused(key, _softmax_gradient(bool(noise)))(*inputs)
+            kept, d_scores = program(scores, d_weights, *rows, *here[:3], *here.noise)
             d_q.append(tf.matmul(d_scores, keys))
             d_k.add(block, tf.matmul(d_scores, queries, transpose_a=True))
-            d_v.add(block, tf.matmul(found[2] if noise else found[0], upstream, transpose_a=True))
+            d_v.add(block, tf.matmul(kept, upstream, transpose_a=True))
         return _joined(d_q), d_k.joined(), d_v.joined()
+
+    def _scene(self, block: Block, scene: Scene) -> Scene:
+        """What of it concerns a block."""
+        return scene._replace(
+            query_positions=scene.query_positions[block.first : block.end],
+            key_positions=self._keys(scene.key_positions, block, 0),
+        )
 
     def _keys(self, x: tf.Tensor, block: Block, axis: int) -> tf.Tensor:
         """What a block sees along ``axis``: the slots, and its keys."""
@@ -200,22 +270,6 @@ class BlockAttention:
         if block.first_key == 0:
             return x[(*before, slice(0, end))]
         return tf.concat([x[(*before, slice(0, self.slots))], part], axis)
-
-
-def _softmax_gradient(has_noise: bool) -> Any:
-    def gradient(weights: tf.Tensor, d_weights: tf.Tensor, *rest: tf.Tensor) -> tf.Tensor:
-        """Gradient by the scores: w * (d - sum(w * d) + d_normalizer)."""
-        dtype = weights.dtype
-        weights, d_weights = tf.cast(weights, tf.float32), tf.cast(d_weights, tf.float32)
-        others = list(rest)
-        if has_noise:
-            d_weights *= tf.cast(others.pop(0), tf.float32)
-        change = d_weights - tf.reduce_sum(weights * d_weights, -1, keepdims=True)
-        if others:
-            change += others[0][..., tf.newaxis]
-        return tf.cast(weights * change, dtype)
-
-    return gradient
 
 
 class _Pieces:
@@ -248,6 +302,6 @@ def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _queries(x: tf.Tensor, block: Block) -> tf.Tensor:
-    """The part of [b, h, queries, f] that belongs to a block."""
+    """The part of [b, h, queries, ...] that belongs to a block."""
     is_whole = block.end - block.first == x.shape[2]
     return x if is_whole else x[:, :, block.first : block.end]
