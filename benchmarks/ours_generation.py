@@ -41,6 +41,7 @@ def random_checkpoint(config: Any, placement: Any, prefix: str) -> str:
 
     from model_fns import ModeKeys, inference_graph
     from models.sampling import FEATURES
+    from utils.devices import session_config
 
     with tf.Graph().as_default():
         inputs = {
@@ -48,7 +49,7 @@ def random_checkpoint(config: Any, placement: Any, prefix: str) -> str:
             for name, dtype in FEATURES.items()
         }
         inference_graph(config, placement, ModeKeys.PREDICT, inputs)
-        with tf.compat.v1.Session() as session:
+        with tf.compat.v1.Session(config=session_config(placement.devices)) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             return tf.compat.v1.train.Saver().save(session, prefix, global_step=0)
 

@@ -11,7 +11,7 @@ from typing import Optional
 
 import tensorflow as tf
 
-from models.kernels.matmul import matmul, unstack
+from models.kernels.matmul import bias_add, matmul, unstack
 from models.kernels.prepared import prepared, prepared_together
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
@@ -39,7 +39,9 @@ def product(
     in_dim = x.shape.dims[-1]
     [out_dim] = [dim for dim in kernel.shape.dims if dim != in_dim]
     form = for_products(weights, kernel, in_dim, x.dtype, looked_up)
-    return matmul(x, form, [out_dim], bias)
+    if bias is None or weights.prepares:
+        return matmul(x, form, [out_dim], bias)
+    return bias_add(matmul(x, form, [out_dim]), bias)
 
 
 def products(

@@ -41,8 +41,9 @@ def matmul(
         x: [..., in_dim], floating. Every dimension may be split.
         weight: [in_dim, *out_dims] or [*out_dims, in_dim]; rounded to x's dtype for the product.
         out_dims: the dimensions of ``weight`` that stay; at most one of them may be split.
-        bias: [out_dim] of the only out_dim, rounded to x's dtype; None for none. TensorFlow adds
-            it to a single row within the product, which is much faster in bfloat16.
+        bias: [out_dim] of the only out_dim, rounded to x's dtype; None for none. Not
+            differentiable: it is for generation, where TensorFlow adds it to a single row within
+            the product, which is much faster in bfloat16. Elsewhere see ``bias_add``.
 
     Returns:
         [..., *out_dims], of x's dtype.
@@ -79,18 +80,12 @@ def matmul(
         return tf.nn.bias_add(tf.reshape(product, shape), bias_slice)
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
-        x_slice, weight_slice, *added = xs
+        x_slice, weight_slice = xs
         d_flat = flat(dys[0], len(out_dims))
         dx = tf.matmul(d_flat, matrix(weight_slice, d_flat.dtype), transpose_b=not transposed)
         left, right = (d_flat, flat(x_slice)) if transposed else (flat(x_slice), d_flat)
         d_weight = tf.reshape(tf.matmul(left, right, transpose_a=True), weight_slice.shape)
-        gradients = [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
-        if added:
-            # A product with ones sums rows faster than a reduction does on the CPU.
-            summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
-            d_bias = tf.reshape(tf.cast(summed, added[0].dtype), [-1])
-            gradients += [share(d_bias, added[1]), None]
-        return gradients
+        return [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
 
     output = mtf.Shape([*rows, *out_dims])
     # A layout that splits in_dim leaves partial sums: only those over its first slice get the bias.
@@ -101,9 +96,33 @@ def matmul(
         [(output, x.dtype)],
         splittable=output.dims,
         summed_dims=[in_dim],
-        gradient=gradient,
+        gradient=None if added else gradient,
+        differentiable=not added,
         name="matmul",
         multiply_adds=output.size * in_dim.size,
+    )
+    return y
+
+
+def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
+    """Adds ``bias`` [dim] to the last dimension of ``x`` [..., dim]; all dims may be split.
+
+    The bias is rounded to x's dtype.
+    """
+
+    def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
+        d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
+        # A product with ones sums rows faster than a reduction does on the CPU.
+        summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
+        return [dys[0], tf.cast(tf.reshape(summed, [-1]), xs[1].dtype)]
+
+    [y] = kernel(
+        lambda values, added: tf.nn.bias_add(values, tf.cast(added, values.dtype)),
+        [x, bias],
+        [(x.shape, x.dtype)],
+        splittable=x.shape.dims,
+        gradient=gradient,
+        name="bias_add",
     )
     return y
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.kernels.matmul import expert_matmul, matmul
-from tests.support import assert_all_close, value_and_gradients
+from models.kernels.matmul import bias_add, expert_matmul, matmul
+from tests.support import assert_all_close, run_named, value_and_gradients
 from utils.mesh_tensorflow import mtf
 
 BATCH, SEQUENCE = mtf.Dimension("batch", 4), mtf.Dimension("sequence", 6)
@@ -60,7 +60,7 @@ def test_product_and_bias_of_a_matrix():
         "x:2,y:2",
         "batch:x,intermediate_expanded:y",
         [(X[:, 0], [BATCH, IN]), (WEIGHT, [IN, OUT]), (BIAS, [OUT])],
-        lambda _, x, weight, bias: matmul(x, weight, [OUT], bias),
+        lambda _, x, weight, bias: bias_add(matmul(x, weight, [OUT]), bias),
         UPSTREAM[:, 0],
     )
     d_y = UPSTREAM[:, 0]
@@ -70,16 +70,29 @@ def test_product_and_bias_of_a_matrix():
 
 @on_all_layouts
 def test_bias_and_gradients(mesh_shape, layout):
-    """Also where processors hold partial sums, of which one holds the bias."""
     got = value_and_gradients(
         mesh_shape,
         layout,
-        [(X, [BATCH, SEQUENCE, IN]), (WEIGHT, [IN, OUT]), (BIAS, [OUT])],
-        lambda _, x, weight, bias: matmul(x, weight, [OUT], bias),
+        [(UPSTREAM + 1, [BATCH, SEQUENCE, OUT]), (BIAS, [OUT])],
+        lambda _, x, bias: bias_add(x, bias),
         UPSTREAM,
     )
-    expected = [X @ WEIGHT + BIAS, UPSTREAM @ WEIGHT.T, np.einsum("bsi,bso->io", X, UPSTREAM)]
-    assert_all_close(got, [*expected, UPSTREAM.sum((0, 1))], 1e-6)
+    assert_all_close(got, [UPSTREAM + 1 + BIAS, UPSTREAM, UPSTREAM.sum((0, 1))], 1e-6)
+
+
+@on_all_layouts
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_bias_within_the_product(mesh_shape, layout, rows):
+    """Also where processors hold partial sums, of which one holds the bias."""
+    dims = [BATCH, SEQUENCE, IN] if rows == 4 else [mtf.Dimension("one", 1), IN]
+    x = X if rows == 4 else X[0, :1]
+    [got] = run_named(
+        mesh_shape,
+        layout,
+        [(x, dims), (WEIGHT, [IN, OUT]), (BIAS, [OUT])],
+        lambda _, x, weight, bias: [matmul(x, weight, [OUT], bias)],
+    )
+    assert_all_close([got], [x @ WEIGHT + BIAS], 1e-6)
 
 
 @on_all_layouts

@@ -48,6 +48,8 @@ LOSS_WEIGHT = 30.0  # the auxiliary loss's part of what is differentiated
 class GivenWeights:
     """Stands in for Weights: variables are tensors of the test."""
 
+    prepares = False
+
     def __init__(self, **tensors: mtf.Tensor):
         self._tensors = {f"h{LAYER}/{name}/kernel": x for name, x in tensors.items()}
 
