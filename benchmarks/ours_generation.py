@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import tempfile
 from typing import Any
@@ -23,7 +24,10 @@ def build(task: dict[str, Any]) -> dict[str, Run]:
     placement = Placement(fit.mesh_layout, fit.devices)
     engine = Engine(config, placement, task["batch"])
     with tempfile.TemporaryDirectory() as folder:
-        engine.load(random_checkpoint(config, placement, os.path.join(folder, "model.ckpt")))
+        # In a process of its own: its memory is not that of generation.
+        arguments = (task["config"], os.path.join(folder, "model.ckpt"))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            engine.load(pool.apply(random_checkpoint, arguments))
     shape = (task["batch"], task["prompt"])
     prompts = np.random.default_rng(0).integers(0, config.n_vocab, shape).tolist()
 
@@ -35,13 +39,18 @@ def build(task: dict[str, Any]) -> dict[str, Run]:
     return {"generate": lambda: run(task["new"]), "first_token": lambda: run(1)}
 
 
-def random_checkpoint(config: Any, placement: Any, prefix: str) -> str:
-    """Writes initial weights of a model; returns the checkpoint's path."""
+def random_checkpoint(keys: dict[str, Any], prefix: str) -> str:
+    """Writes initial weights of the model that config ``keys`` describe; returns the path."""
     import tensorflow as tf
 
-    from model_fns import ModeKeys, inference_graph
+    from configs.load import parse_config
+    from model_fns import ModeKeys, Placement, inference_graph
     from models.sampling import FEATURES
-    from utils.devices import session_config
+    from utils.devices import place_inference
+
+    config = parse_config(keys)
+    fit = place_inference(config, (), 1, "--batch")
+    placement = Placement(fit.mesh_layout, fit.devices)
 
     with tf.Graph().as_default():
         inputs = {
@@ -49,7 +58,7 @@ def random_checkpoint(config: Any, placement: Any, prefix: str) -> str:
             for name, dtype in FEATURES.items()
         }
         inference_graph(config, placement, ModeKeys.PREDICT, inputs)
-        with tf.compat.v1.Session(config=session_config(placement.devices)) as session:
+        with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
             return tf.compat.v1.train.Saver().save(session, prefix, global_step=0)
 

@@ -21,8 +21,9 @@ from models.layer_caches import CACHE_KINDS, Caches, Fed, empty_caches, flatten,
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
-PREFILL_CHUNK = CACHE_BLOCK
-"""Positions processed at once: the prompt is rounded up to a multiple of it."""
+PREFILL_CHUNKS = {256: 128, CACHE_BLOCK: 0}
+"""Positions of a prompt that are processed at once, while more than so many are left. Each chunk
+reads all weights, so large ones come first."""
 
 FEATURES = {
     "tokens": tf.int32,
@@ -100,18 +101,29 @@ def _integers(function: Any, inputs: Sequence[mtf.Tensor], dims: Any, name: str)
 
 
 def _prefill(
-    decoder: _Decoder, tokens: mtf.Tensor, last: mtf.Tensor, longest: mtf.Tensor, caches: Caches
-) -> Caches:
-    """Fills the caches for the positions before ``last`` [batch], the largest of which is given.
+    decoder: _Decoder,
+    tokens: mtf.Tensor,
+    last: mtf.Tensor,
+    start: mtf.Tensor,
+    enough: mtf.Tensor,
+    caches: Caches,
+) -> tuple[mtf.Tensor, Caches]:
+    """Fills the caches for the positions before ``last`` [batch], from ``start`` to ``enough``.
 
     Rows that are shorter are fed what is behind their end, too, but it does not count.
+
+    Returns:
+        (where the next position to be fed stands, caches).
     """
     dims, length = decoder.dims, decoder.dims.sequence.size
     window = dims.embed_sequence.size
     shape = [dims.batch, dims.sequence]
 
     def more(start: mtf.Tensor, *unused: mtf.Tensor) -> mtf.Tensor:
-        return mtf.less(start, longest)
+        return mtf.less(start, enough)
+
+    def part_of(text: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
+        return tf.gather(text, tf.minimum(at + tf.range(length), text.shape[1] - 1), axis=1)
 
     def count_up(text: tf.Tensor, at: tf.Tensor) -> tf.Tensor:
         # A chunk may reach past the window; no prompt does, so what it writes there is not read.
@@ -121,19 +133,14 @@ def _prefill(
         return tf.cast(at < end[:, tf.newaxis], tf.int32)
 
     def chunk(start: mtf.Tensor, *loop_vars: mtf.Tensor) -> list[mtf.Tensor]:
-        part = _integers(
-            lambda text, at: tf.gather(text, at + tf.range(length), axis=1),
-            [tokens, start],
-            shape,
-            "chunk",
-        )
+        part = _integers(part_of, [tokens, start], shape, "chunk")
         positions = _integers(count_up, [part, start], shape, "positions")
         fed = Fed(positions, _integers(belongs, [positions, last], shape, "counts"))
         _, written = decoder.advance(part, fed, unflatten(loop_vars, caches))
         return [start + length, *flatten(written)]
 
-    start = mtf.zeros(tokens.mesh, mtf.Shape([]), tf.int32)
-    return unflatten(mtf.while_loop(more, chunk, [start, *flatten(caches)])[1:], caches)
+    end, *filled = mtf.while_loop(more, chunk, [start, *flatten(caches)])
+    return end, unflatten(filled, caches)
 
 
 def _next_tokens(
@@ -229,7 +236,7 @@ def generate(
             nothing else with them (products.py).
     """
     batch_size = features["tokens"].shape.as_list()[0]
-    cache_length = -(-config.n_ctx // PREFILL_CHUNK) * PREFILL_CHUNK
+    cache_length = -(-config.n_ctx // CACHE_BLOCK) * CACHE_BLOCK
     dims = Dimensions.from_config(config, batch_size).with_cache(cache_length)
     rows = {
         name: mtf.import_tf_tensor(mesh, features[name], mtf.Shape([dims.batch]))
@@ -241,8 +248,14 @@ def generate(
     # The last token of a prompt is fed by the first decoding step, which needs its logits.
     position = rows["lengths"] - 1
     longest = mtf.import_tf_tensor(mesh, tf.reduce_max(features["lengths"]) - 1, mtf.Shape([]))
-    decoder = _Decoder(mesh, config, dims, mesh_layout, min(PREFILL_CHUNK, cache_length), prepares)
-    caches = _prefill(decoder, tokens, position, longest, empty_caches(decoder.model))
+    start = mtf.zeros(mesh, mtf.Shape([]), tf.int32)
+    caches: Caches = {}
+    for length, left in PREFILL_CHUNKS.items():
+        if length > cache_length:
+            continue
+        decoder = _Decoder(mesh, config, dims, mesh_layout, length, prepares)
+        caches = caches or empty_caches(decoder.model)
+        start, caches = _prefill(decoder, tokens, position, start, longest - left, caches)
     active = _integers(
         lambda at, ends: tf.cast(at + 1 < ends, tf.int32), [position, rows["ends"]],
         [dims.batch], "active",

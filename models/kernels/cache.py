@@ -95,16 +95,32 @@ def _swapped(x: tf.Tensor) -> tf.Tensor:
     return tf.transpose(x, [0, 2, 1, 3])
 
 
+def _readable(blocks: tf.Tensor, queries: int) -> tf.Tensor:
+    """``blocks`` [n, b, h, p, f] as they are for one query, else as one block.
+
+    To join the blocks is cheaper than to join the scores of many queries.
+    """
+    if queries == 1:
+        return blocks
+    joined = tf.transpose(blocks, [1, 2, 0, 3, 4])
+    _, batch, heads, _, features = blocks.shape
+    return tf.reshape(joined, [1, batch, heads, -1, features])
+
+
 def _scores(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     """Of queries [b, h, s, f] and keys [n, b, h, p, f]: [b, h, s, n * p]."""
-    _, batch, heads, block, _ = keys.shape
+    count, batch, heads, block, _ = keys.shape
+    if count == 1:
+        return tf.matmul(queries, keys[0], transpose_b=True)
     scores = tf.transpose(tf.matmul(queries, keys, transpose_b=True), [1, 2, 3, 0, 4])
     return tf.reshape(scores, [batch, heads, queries.shape[2], tf.shape(keys)[0] * block])
 
 
 def _mixed(weights: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Values [n, b, h, p, f] mixed by weights [b, h, s, n * p]: [b, h, s, f]."""
-    _, batch, heads, block, _ = values.shape
+    count, batch, heads, block, _ = values.shape
+    if count == 1:
+        return tf.matmul(weights, values[0])
     by_block = tf.reshape(weights, [batch, heads, weights.shape[2], tf.shape(values)[0], block])
     parts = tf.matmul(tf.transpose(by_block, [3, 0, 1, 2, 4]), values)
     return tf.cast(tf.reduce_sum(tf.cast(parts, tf.float32), 0), values.dtype)
@@ -162,17 +178,20 @@ def cached_attention(
         block = new_keys.shape[3]
         seen = window.sees(at[:, tf.newaxis, :, tf.newaxis], tf.range(first * block, end * block))
         q = _swapped(q)
-        scores = _scores(q, new_keys[first:end])
+        seen_keys, seen_values = (
+            _readable(cache[first:end], q.shape[2]) for cache in (new_keys, new_values)
+        )
+        scores = _scores(q, seen_keys)
         scores += tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype)
         if not slot_parts:
-            mixed = _mixed(tf.nn.softmax(scores), new_values[first:end])
+            mixed = _mixed(tf.nn.softmax(scores), seen_values)
         else:
             # Slots stand beside the cache as a block of their own.
             slot_keys, slot_values = (_slot_block(part, q) for part in slot_parts)
             count = slot_keys.shape[3]
             weights = tf.nn.softmax(tf.concat([_scores(q, slot_keys), scores], -1))
             mixed = _mixed(weights[..., :count], slot_values)
-            mixed += _mixed(weights[..., count:], new_values[first:end])
+            mixed += _mixed(weights[..., count:], seen_values)
         return _swapped(mixed), new_keys, new_values
 
     shapes = [queries.shape, cache.keys.shape, cache.values.shape]

@@ -1,7 +1,7 @@
 """Generation: the cache against the whole window, rows against themselves alone, and its options.
 
-One model serves all tests: a window of 150 tokens, which is no multiple of the prefill's 64, one
-global and one local layer, and 34 embedding rows for 31 tokens.
+One model serves all tests: a window of 150 tokens, which is no multiple of the prefill's chunks,
+one global and one local layer, and 34 embedding rows for 31 tokens.
 """
 
 import logging
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model_fns import Placement
-from models.sampling import PREFILL_CHUNK
+from models import sampling as decoding
 from serving.engine import Completion, Engine, Sampling, fit_prompt
 from tests.support import (
     Forward,
@@ -63,9 +63,14 @@ def checkpoint(tmp_path_factory) -> str:
     return write_checkpoint(tmp_path_factory.mktemp("serving"), variables, step=7)
 
 
+# A small model's cache is shorter than the large chunk.
+CHUNKS = {128: 64, 64: 0}
+
+
 def make_engine(checkpoint: str, batch_size: int, config=CONFIG, devices=("",)) -> Engine:
     split = mesh_layout(config.mesh_shape, config.layout)
-    with no_garbage_collection():
+    with no_garbage_collection(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "PREFILL_CHUNKS", CHUNKS)
         engine = Engine(config, Placement(split, devices), batch_size)
     engine.load(checkpoint)
     return engine
@@ -119,7 +124,6 @@ LENGTHS = [1, 2, 63, 64, 65, 66, 100, 128, 129, 130, 140, 149]
 
 def test_cached_equals_uncached(engine, uncached):
     """Prompts around each border of the prefill's chunks, up to the end of the window."""
-    assert PREFILL_CHUNK == 64
     prompts = [prompt(length) for length in LENGTHS]
     sampling = Sampling(0.0, 0, 1.0, seed=0, max_new_tokens=None, stop_id=None)
     got = texts(engine, prompts, sampling)
