@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -68,6 +69,28 @@ class Contender:
         """Ends the process."""
         self._process.kill()
         self._process.communicate()
+
+
+@contextlib.contextmanager
+def ours_and_peers(
+    work: str, config: dict[str, Any], task: dict[str, Any], peers: Sequence[str], python: str
+) -> Iterator[list[Contender]]:
+    """This project, then its peers, each in its process.
+
+    Args:
+        work: ``training`` or ``generation``.
+        config: the model as this project has it.
+        task: what is to be done, with the model's shape.
+        peers: their names.
+        python: their interpreter.
+    """
+    with contextlib.ExitStack() as stack:
+        ours = Contender("ours", f"benchmarks.ours_{work}", task | {"config": config})
+        contenders = [stack.enter_context(ours)]
+        for peer in peers:
+            theirs = Contender(peer, f"benchmarks.peers.{work}", task | {"model": peer}, python)
+            contenders.append(stack.enter_context(theirs))
+        yield contenders
 
 
 def alternate(contenders: Sequence[Contender], what: str, rounds: int) -> dict[str, list[Any]]:

@@ -39,6 +39,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT / "b
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from data.tokenizers import load_tokenizer  # noqa: E402
+from utils.flags import ExitingParser, at_least  # noqa: E402
 
 CHUNK_SIZE = 2048
 FILES = 8  # of the corpus
@@ -240,11 +241,11 @@ def measure(
 
 def main(words: Sequence[str]) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ExitingParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=40, help="size of the text")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each program")
+    parser.add_argument("--rounds", type=at_least(1), default=5, help="runs of each program")
     cores = os.cpu_count() or 1
-    parser.add_argument("--processes", type=int, default=cores, help="cores to use")
+    parser.add_argument("--processes", type=at_least(1), default=cores, help="cores to use")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--program", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)

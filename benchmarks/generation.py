@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.contest import Contender, alternate, ratios, summary
+from benchmarks.contest import alternate, ours_and_peers, ratios, summary
 from benchmarks.report import GIGABYTE, limits_text, measure_ceiling, ratio_text, run_benchmark
 from benchmarks.shapes import GENERATION
+from utils.flags import ExitingParser, at_least
 
 WORKS = ("generate", "first_token")
 
@@ -28,26 +28,24 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         contender and the ratios to each peer.
     """
     shape, precision = GENERATION[arguments.shape], arguments.precision
-    texts = {"batch": arguments.batch, "prompt": arguments.prompt, "new": arguments.new}
-    result: dict[str, Any] = {"shape": shape.to_json(), "precision": precision, **texts}
-    result["ceiling"] = measure_ceiling()
-    with contextlib.ExitStack() as stack:
-        task: dict[str, Any] = {"config": shape.config(precision), **texts}
-        contenders = [Contender("ours", "benchmarks.ours_generation", task)]
-        stack.enter_context(contenders[0])
-        for peer in arguments.peer:
-            task = {"model": peer, "shape": shape.to_json(), "precision": precision, **texts}
-            contender = Contender(peer, "benchmarks.peers.generation", task, arguments.peer_python)
-            contenders.append(stack.enter_context(contender))
+    length = arguments.prompt + arguments.new
+    if length > shape.context:
+        raise ValueError(
+            f"--prompt and --new must be at most {shape.context} together; got {length}. "
+            "Lower one of them."
+        )
+    task = {"shape": shape.to_json(), "precision": precision, "batch": arguments.batch}
+    task |= {"prompt": arguments.prompt, "new": arguments.new}
+    result: dict[str, Any] = task | {"ceiling": measure_ceiling()}
+    peers, python = arguments.peer, arguments.peer_python
+    with ours_and_peers("generation", shape.config(precision), task, peers, python) as contenders:
         for work in WORKS:
             answers = alternate(contenders, work, arguments.rounds)
             tokens = answers["ours"][0]["value"]
             assert all(one["value"] == tokens for given in answers.values() for one in given)
             result[work] = {
                 "results": {name: summary(given, tokens) for name, given in answers.items()},
-                "faster_than": {
-                    peer: ratios(answers["ours"], answers[peer]) for peer in arguments.peer
-                },
+                "faster_than": {peer: ratios(answers["ours"], answers[peer]) for peer in peers},
             }
     return result
 
@@ -74,11 +72,13 @@ def table(result: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; see ``report.run_benchmark``."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = ExitingParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--shape", choices=sorted(GENERATION), default="125M", help="what is run")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="texts at once")
-    parser.add_argument("--prompt", type=int, default=64, metavar="N", help="tokens of a prompt")
-    parser.add_argument("--new", type=int, default=128, metavar="N", help="tokens to write")
+    parser.add_argument("--batch", type=at_least(1), default=1, metavar="N", help="texts at once")
+    parser.add_argument(
+        "--prompt", type=at_least(1), default=64, metavar="N", help="tokens of a prompt"
+    )
+    parser.add_argument("--new", type=at_least(1), default=128, metavar="N", help="tokens to write")
     return run_benchmark(parser, argv, measure, table)
 
 

@@ -9,7 +9,6 @@ records. Both are the best of several stretches, since other programs may distur
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
@@ -30,6 +29,7 @@ import tensorflow as tf  # noqa: E402
 from configs.load import parse_config  # noqa: E402
 from data.record_writer import RecordWriter  # noqa: E402
 from inputs import open_sources, training_input  # noqa: E402
+from utils.flags import ExitingParser, at_least  # noqa: E402
 
 STRETCHES = 5
 # Name of a way of reading: (folders of the records, mode or None for chunks).
@@ -141,10 +141,10 @@ def measure(values: dict[str, Any], records: int, steps: int) -> dict[str, Any]:
 
 def main(words: list[str]) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ExitingParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default=str(ROOT / "configs" / "tiny.json"), help="config file")
-    parser.add_argument("--records", type=int, default=16384, help="records to read")
-    parser.add_argument("--steps", type=int, default=40, help="updates to train")
+    parser.add_argument("--records", type=at_least(1), default=16384, help="records to read")
+    parser.add_argument("--steps", type=at_least(1), default=40, help="updates to train")
     arguments = parser.parse_args(words)
     values = json.loads(Path(arguments.model).read_text())
     print(json.dumps(measure(values, arguments.records, arguments.steps), indent=2))

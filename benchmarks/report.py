@@ -11,26 +11,41 @@ from typing import Any, Callable, Optional
 
 from benchmarks.ceiling import WORK
 from benchmarks.contest import Contender, alternate, summary
+from utils.flags import ExitingParser, at_least
 
 GIGABYTE = 1e9
 PEERS = ("transformers", "torch-compiled")
 
 
 def run_benchmark(
-    parser: argparse.ArgumentParser,
+    parser: ExitingParser,
     argv: Optional[Sequence[str]],
     measure: Callable[[argparse.Namespace], dict[str, Any]],
     table: Callable[[dict[str, Any]], str],
 ) -> int:
-    """Reads the flags, measures and prints; exit code 0, or 2 if a peer is not installed."""
+    """Reads the flags, measures and prints; a wrong flag or a failure is one line on stderr.
+
+    Args:
+        parser: with the benchmark's own flags.
+        argv: None for those of the process.
+        measure: from flags to JSON values; raises ValueError for flags that do not go together.
+        table: the same values for a person.
+
+    Returns:
+        Exit code: 0, 1 if a contender failed, 2 for wrong flags or a peer that is not installed.
+    """
     add_common_flags(parser)
     arguments = parser.parse_args(argv)
     packages = ("torch",) + (("transformers",) if "transformers" in arguments.peer else ())
     problem = missing(arguments, packages)
     if problem:
-        print(f"{parser.prog}: {problem}", file=sys.stderr)
-        return 2
-    result = measure(arguments)
+        parser.error(problem)
+    try:
+        result = measure(arguments)
+    except ValueError as error:
+        parser.error(str(error))
+    except RuntimeError as error:
+        parser.exit(1, f"{parser.prog}: error: {error}\n")
     print(json.dumps(result) if arguments.json else table(result))
     return 0
 
@@ -64,7 +79,9 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="interpreter that has the peer's packages (default: this one)",
     )
-    parser.add_argument("--rounds", type=int, default=7, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=7, metavar="N", help="default: %(default)s"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
 
 

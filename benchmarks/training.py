@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.contest import Contender, alternate, ratios, summary
+from benchmarks.contest import alternate, ours_and_peers, ratios, summary
 from benchmarks.report import GIGABYTE, limits_text, measure_ceiling, ratio_text, run_benchmark
 from benchmarks.shapes import TRAINING
+from utils.flags import ExitingParser
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -26,24 +26,18 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         ratios to each peer.
     """
     shape = TRAINING[arguments.shape]
-    result: dict[str, Any] = {"shape": shape.to_json(), "precision": arguments.precision}
-    result["ceiling"] = limits = measure_ceiling()
-    with contextlib.ExitStack() as stack:
-        ours = {"config": shape.config(arguments.precision)}
-        contenders = [Contender("ours", "benchmarks.ours_training", ours)]
-        stack.enter_context(contenders[0])
-        for peer in arguments.peer:
-            task = {"model": peer, "shape": shape.to_json(), "precision": arguments.precision}
-            contender = Contender(peer, "benchmarks.peers.training", task, arguments.peer_python)
-            contenders.append(stack.enter_context(contender))
+    task = {"shape": shape.to_json(), "precision": arguments.precision}
+    limits = measure_ceiling()
+    result: dict[str, Any] = task | {"ceiling": limits}
+    config = shape.config(arguments.precision)
+    peers, python = arguments.peer, arguments.peer_python
+    with ours_and_peers("training", config, task, peers, python) as contenders:
         answers = alternate(contenders, "step", arguments.rounds)
     result["results"] = {name: summary(given, shape.tokens) for name, given in answers.items()}
     for part in result["results"].values():
         flops = shape.step_flops / part["seconds_median"]
         part["of_ceiling"] = flops / limits[arguments.precision]
-    result["faster_than"] = {
-        peer: ratios(answers["ours"], answers[peer]) for peer in arguments.peer
-    }
+    result["faster_than"] = {peer: ratios(answers["ours"], answers[peer]) for peer in peers}
     return result
 
 
@@ -65,7 +59,7 @@ def table(result: dict[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; see ``report.run_benchmark``."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = ExitingParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--shape", choices=sorted(TRAINING), default="medium", help="what is run")
     return run_benchmark(parser, argv, measure, table)
 

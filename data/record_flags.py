@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from data.documents import DEFAULT_TEXT_KEY
 from data.formats import ACCEPTED_SUFFIXES
 from data.shuffle import DEFAULT_SEED
+from utils.flags import RaisingParser
 
 _log = logging.getLogger("create_tfrecords")
 
@@ -28,13 +29,6 @@ _LOCAL_FLAGS = {
     "--processes": "the options of the runner, such as --direct_num_workers",
     "--resume": "nothing: the runner repeats what failed, and an ended run starts again",
 }
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a usage error as a ValueError, in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}. See {self.prog} --help.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -78,7 +72,7 @@ def build_beam_parser() -> argparse.ArgumentParser:
 
 
 def _build_shared_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = RaisingParser(
         prog=prog,
         allow_abbrev=False,
         description=description,

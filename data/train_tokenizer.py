@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 _ROOT = Path(__file__).resolve().parents[1]
 if __package__ in (None, ""):
@@ -36,6 +35,7 @@ from data.formats import ACCEPTED_SUFFIXES  # noqa: E402
 from data.input_files import describe_files, refuse_changed_files  # noqa: E402
 from data.tokenizers import Tokenizer  # noqa: E402
 from utils.files import exists, file_problem, is_remote, write_atomically  # noqa: E402
+from utils.flags import RaisingParser  # noqa: E402
 from utils.output import escape_what_cannot_be_shown  # noqa: E402
 
 _log = logging.getLogger("train_tokenizer")
@@ -47,13 +47,6 @@ _TOO_LARGE = 1 << 63
 _SPLIT = 128  # what n_vocab is to be a multiple of, so that common layouts can split it
 _SECONDS_BETWEEN_LINES = 30
 _BAD_SHOWN = 10
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a usage error as a ValueError, in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}. See {self.prog} --help.")
 
 
 @dataclass
@@ -82,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = _Parser(
+    parser = RaisingParser(
         prog="train_tokenizer.py",
         allow_abbrev=False,
         description=f"Trains a byte-level BPE tokenizer and writes {FILE_NAME}.",

@@ -3,13 +3,13 @@
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Sequence
-from typing import NoReturn, Optional
+from collections.abc import Sequence
+from typing import Optional
 
 from utils.cluster_flags import add_cluster_flags, cluster_conflict
+from utils.flags import ExitingParser, at_least
 
 DEFAULT_STEPS_PER_CHECKPOINT = 5000
-_LARGEST_INT = 2**31 - 1
 
 # Flag -> mode; without any of them a run trains.
 _MODE_FLAGS: dict[str, str] = {
@@ -52,34 +52,6 @@ _RENAMED: dict[str, str] = {
 _DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d{1,6})", re.IGNORECASE)
 
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line on stderr."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def _at_least(least: int) -> Callable[[str], int]:
-    """Returns a reader of whole numbers from `least` up to the largest int32."""
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(
-                f"must be a whole number of at least {least}; got {text[:40]!r}. Change it."
-            )
-        if value > _LARGEST_INT:
-            raise argparse.ArgumentTypeError(
-                f"must be at most {_LARGEST_INT}; got {text[:40]!r}. Change it."
-            )
-        return value
-
-    return read
 
 
 def _real(text: str) -> float:
@@ -147,13 +119,13 @@ def parse_gpu_ids(values: Sequence[str]) -> tuple[str, ...]:
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of main.py; `parse_arguments` also checks the flags together."""
-    parser = _Parser(
+    parser = ExitingParser(
         prog="main.py",
         description="Train, evaluate, sample from, export or inspect a GPT-style model.",
         allow_abbrev=False,
     )
     _add_run_flags(parser.add_argument_group("run"))
-    add_cluster_flags(parser.add_argument_group("several machines"), _at_least)
+    add_cluster_flags(parser.add_argument_group("several machines"), at_least)
     _add_mode_flags(parser.add_argument_group("what to do, in place of training (one of them)"))
     _add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
     return parser
@@ -176,7 +148,7 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--steps_per_checkpoint",
-        type=_at_least(1),
+        type=at_least(1),
         default=DEFAULT_STEPS_PER_CHECKPOINT,
         metavar="N",
         help=f"steps between checkpoints (default: {DEFAULT_STEPS_PER_CHECKPOINT})",
@@ -242,7 +214,7 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--max_new_tokens",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="N",
         help="new tokens per sample (default: predict_max_steps of the config)",
     )
@@ -254,7 +226,7 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--top_k",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="K",
         help="sample among the K most likely tokens (default: top_k of the config)",
     )
@@ -266,13 +238,13 @@ def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seed",
-        type=_at_least(0),
+        type=at_least(0),
         metavar="N",
         help="seed of the samples, a seed repeats a text (default: seed of the config)",
     )
     group.add_argument(
         "--num_samples",
-        type=_at_least(1),
+        type=at_least(1),
         metavar="N",
         help="samples of the prompt (default: predict_batch_size of the config)",
     )

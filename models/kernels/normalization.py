@@ -39,7 +39,8 @@ class _Normalization(mtf.Operation):
         )
 
     def _run(self, mesh_impl: Any, label: str, function: Any, *slices: Any) -> Any:
-        program = fused((label, self.features.size, self.epsilon), function)
+        key = (label, self.features.size, self.epsilon, len(self.outputs))
+        program = fused(key, function)
         with fusing(mesh_impl):
             return mesh_impl.slicewise(program, *slices)
 

@@ -36,8 +36,23 @@ def test_a_peer_that_is_not_installed_is_named(tmp_path):
     python.chmod(0o755)
     run = benchmark("training", "--peer", "torch-compiled", "--peer_python", str(python))
     assert run.returncode == 2
-    assert run.stderr.startswith("training.py: --peer must be installed; got no torch")
+    assert run.stderr.startswith("training.py: error: --peer must be installed; got no torch")
     assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("training", ("--rounds", "0"), "argument --rounds: must be a whole number of at least 1"),
+        ("generation", ("--batch", "0"), "argument --batch: must be a whole number of at least 1"),
+        ("generation", ("--prompt", "60", "--new", "5"), "must be at most 64 together; got 65"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(name, flags, message):
+    run = benchmark(name, *flags)
+    assert run.returncode == 2
+    [line] = run.stderr.splitlines()
+    assert message in line
 
 
 @pytest.mark.parametrize("name", ["medium", "small"])

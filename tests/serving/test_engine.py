@@ -67,10 +67,12 @@ def checkpoint(tmp_path_factory) -> str:
 CHUNKS = {128: 64, 64: 0}
 
 
-def make_engine(checkpoint: str, batch_size: int, config=CONFIG, devices=("",)) -> Engine:
+def make_engine(
+    checkpoint: str, batch_size: int, config=CONFIG, devices=("",), chunks=CHUNKS
+) -> Engine:
     split = mesh_layout(config.mesh_shape, config.layout)
     with no_garbage_collection(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "PREFILL_CHUNKS", CHUNKS)
+        patch.setattr(decoding, "PREFILL_CHUNKS", chunks)
         engine = Engine(config, Placement(split, devices), batch_size)
     engine.load(checkpoint)
     return engine
@@ -132,6 +134,15 @@ def test_cached_equals_uncached(engine, uncached):
         expected = uncached(ids, 30)
         assert continuation[:30] == expected, len(ids)
     assert len(set(got[0])) > 5  # a varied text, or this would prove little
+
+
+def test_the_large_chunk_is_fed(checkpoint, uncached):
+    """Alone: with small chunks behind it, nobody would miss it."""
+    engine = make_engine(checkpoint, 1, chunks={128: 64})
+    assert texts(engine, [prompt(129)], GREEDY) == [uncached(prompt(129), 21)]
+    # With 64 positions to be fed it is left to others, here to nobody.
+    assert texts(engine, [prompt(65)], GREEDY) != [uncached(prompt(65), 25)]
+    engine.close()
 
 
 def test_a_short_prompt_after_a_long_one(engine, single, uncached):
