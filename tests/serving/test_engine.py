@@ -139,7 +139,7 @@ def test_cached_equals_uncached(engine, uncached):
 def test_the_large_chunk_is_fed(checkpoint, uncached):
     """Alone: with small chunks behind it, nobody would miss it."""
     engine = make_engine(checkpoint, 1, chunks={128: 64})
-    assert texts(engine, [prompt(129)], GREEDY) == [uncached(prompt(129), 21)]
+    assert texts(engine, [prompt(125)], GREEDY) == [uncached(prompt(125), 25)]
     # With 64 positions to be fed it is left to others, here to nobody.
     assert texts(engine, [prompt(65)], GREEDY) != [uncached(prompt(65), 25)]
     engine.close()
