@@ -16,6 +16,7 @@ from models.losses import IGNORED, TokenLoss, counted, evaluation_losses, traini
 from models.sampling import generate
 from optimizers import Updates, build_updates, learning_rate
 from utils.checkpoints import checkpoint_hooks, make_saver
+from utils.garbage import no_garbage_collection
 from utils.hooks import COUNTS
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf, placement_mesh_impl
@@ -191,11 +192,12 @@ def make_model_fn(config: Config, placement: Placement) -> Callable[..., Any]:
         if placement.tpu is not None:
             cores = params.get("cores") or Cores.from_context(params["context"])
         ground = _Ground(placement, mtf.Graph(), cores)
-        if mode == ModeKeys.TRAIN:
-            return _training_spec(config, ground, features, labels)
-        if mode == ModeKeys.EVAL:
-            return _evaluation_spec(config, ground, features, labels)
-        return _prediction_spec(config, ground, features)
+        with no_garbage_collection():
+            if mode == ModeKeys.TRAIN:
+                return _training_spec(config, ground, features, labels)
+            if mode == ModeKeys.EVAL:
+                return _evaluation_spec(config, ground, features, labels)
+            return _prediction_spec(config, ground, features)
 
     return model_fn
 

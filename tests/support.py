@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -20,21 +18,11 @@ from model_fns import ModeKeys, Placement, build_evaluation_graph, make_model_fn
 from update_rules import adafactor, adam
 from utils.checkpoints import make_saver
 from utils.devices import place_inference, place_training, session_config
+from utils.garbage import no_garbage_collection
 from utils.hooks import METRIC_TENSORS
 from utils.inference_session import InferenceSession
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
-
-
-@contextlib.contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Building a graph makes many objects and frees few; the collector costs a fifth of it."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
 
 Named = tuple[np.ndarray, Sequence[mtf.Dimension]]
 """An array and the dimensions that its axes stand for."""

@@ -14,8 +14,9 @@ from inputs import hosts_training_input, open_sources, training_input
 from model_fns import ModeKeys, Placement, make_model_fn
 from models.dimensions import Dimensions
 from tests.input_support import MODES, batches_of, config_in_mode, write
-from tests.support import make_config, mesh_layout, no_garbage_collection
+from tests.support import make_config, mesh_layout
 from utils.errors import reason
+from utils.garbage import no_garbage_collection
 from utils.host_rows import host_rows
 from utils.training_run import make_estimator
 

@@ -15,12 +15,12 @@ from tests.support import (
     initial_variables,
     make_config,
     mesh_layout,
-    no_garbage_collection,
     random_batches,
     random_variables,
     train,
     write_checkpoint,
 )
+from utils.garbage import no_garbage_collection
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 

@@ -13,13 +13,13 @@ from model_fns import build_training_graph
 from tests.support import (
     cpus,
     make_config,
-    no_garbage_collection,
     random_batches,
     random_variables,
     train,
     write_checkpoint,
 )
 from tests.update_rules.quartic import check_same_steps, random_problem, take_steps
+from utils.garbage import no_garbage_collection
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 

@@ -22,7 +22,8 @@ from inspection.processor_view import ProcessorView
 from model_fns import ModeKeys, Placement, build_training_graph, inference_graph, make_model_fn
 from models.sampling import FEATURES
 from tests.fake_tpu import answering, fake_tpu, on_cores
-from tests.support import make_config, no_garbage_collection
+from tests.support import make_config
+from utils.garbage import no_garbage_collection
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 from utils.training_run import make_tpu_estimator

@@ -13,11 +13,11 @@ from tests.support import (
     assert_all_close,
     cpus,
     make_config,
-    no_garbage_collection,
     random_batches,
     random_variables,
     write_checkpoint,
 )
+from utils.garbage import no_garbage_collection
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 

@@ -10,7 +10,8 @@ from inspection.communication import Collective, count_communication
 from inspection.measure import measure
 from inspection.processor_view import ProcessorView
 from model_fns import build_training_graph
-from tests.support import cpus, make_config, no_garbage_collection
+from tests.support import cpus, make_config
+from utils.garbage import no_garbage_collection
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 

@@ -9,8 +9,9 @@ import tensorflow as tf
 from inspection.measure import measure
 from model_fns import ModeKeys, Placement, make_model_fn
 from models.kernels import fusion
-from tests.support import make_config, no_garbage_collection
+from tests.support import make_config
 from utils.devices import session_config
+from utils.garbage import no_garbage_collection
 from utils.mesh import MeshLayout
 
 SIZES = {

@@ -22,11 +22,11 @@ from tests.support import (
     cpus,
     make_config,
     mesh_layout,
-    no_garbage_collection,
     random_variables,
     run_tf,
     write_checkpoint,
 )
+from utils.garbage import no_garbage_collection
 from utils.mesh_tensorflow import mtf
 
 N_CTX, ROWS, NEW = 150, 4, 20

@@ -12,10 +12,10 @@ from tests.support import (
     cpus,
     make_config,
     mesh_layout,
-    no_garbage_collection,
     run_named,
     run_tf,
 )
+from utils.garbage import no_garbage_collection
 from utils.mesh_tensorflow import mtf
 
 BATCH, LENGTH, WIDTH, EXPERTS, HIDDEN = 6, 10, 14, 4, 22

@@ -13,10 +13,10 @@ from tests.support import (
     cpus,
     make_config,
     mesh_layout,
-    no_garbage_collection,
     random_variables,
     write_checkpoint,
 )
+from utils.garbage import no_garbage_collection
 from utils.inference_session import RELEASED
 
 GREEDY = Sampling(0.0, 0, 1.0, seed=0, max_new_tokens=6, stop_id=None)

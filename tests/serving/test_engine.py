@@ -18,10 +18,10 @@ from tests.support import (
     cpus,
     make_config,
     mesh_layout,
-    no_garbage_collection,
     random_variables,
     write_checkpoint,
 )
+from utils.garbage import no_garbage_collection
 
 N_CTX, TOKENS, ROWS, EOS, PADDING = 150, 31, 34, 5, 9
 DATASET = {

@@ -31,12 +31,12 @@ from tests.support import (
     Forward,
     make_config,
     mesh_layout,
-    no_garbage_collection,
     random_variables,
     write_checkpoint,
 )
 from utils.command_line import parse_arguments
 from utils.errors import reason
+from utils.garbage import no_garbage_collection
 
 N_CTX, TOKENS, ROWS, BATCH, STEP = 70, 31, 34, 3, 7
 PROMPTS = [[3, 7, 2], [5] * 66, [9]]  # one is longer than a chunk of the prefill
