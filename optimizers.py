@@ -30,11 +30,12 @@ FINAL_FRACTION = 0.1  # of the peak rate, where the decay ends; GPT-3 paper, app
 def learning_rate(config: Config, step: tf.Tensor) -> tf.Tensor:
     """Learning rate of the update that is made when the global step is ``step``.
 
-    The decay runs from step 0 (not from the end of the warm-up) to ``lr_decay_end``; the
-    warm-up multiplies it by step / warmup_steps, so the first update has rate 0.
+    The warm-up multiplies the rate by step / warmup_steps, so the first update has rate 0. The
+    decay of ``lr_decay`` runs from step 0 to ``lr_decay_end``, that of ``anneal_steps`` from the
+    end of the warm-up.
 
     Args:
-        config: lr, lr_decay, lr_decay_end, train_steps, warmup_steps.
+        config: lr, lr_decay, lr_decay_end, anneal_steps, end_lr, warmup_steps.
         step: integer scalar.
 
     Returns:
@@ -43,16 +44,33 @@ def learning_rate(config: Config, step: tf.Tensor) -> tf.Tensor:
     position = tf.cast(step, tf.float32)
     rate = tf.constant(config.lr, tf.float32)
     if config.lr_decay is not None:
-        end = float(config.lr_decay_end or config.train_steps)
-        fraction = tf.minimum(position / end, 1.0)
-        if config.lr_decay == "cosine":
-            remaining = 0.5 * (1.0 + tf.cos(math.pi * fraction))
-        else:
-            remaining = 1.0 - fraction
-        rate *= (1.0 - FINAL_FRACTION) * remaining + FINAL_FRACTION
+        rate *= _decay_to_a_tenth(config, position)
     if config.warmup_steps > 0:
         rate *= tf.minimum(position / config.warmup_steps, 1.0)
+    if config.anneal_steps is not None:
+        rate -= _annealed_away(config, position)
     return rate
+
+
+def _decay_to_a_tenth(config: Config, position: tf.Tensor) -> tf.Tensor:
+    """Share of the peak rate at step ``position``, float32 scalars."""
+    fraction = tf.minimum(position / float(config.lr_decay_end), 1.0)
+    if config.lr_decay == "cosine":
+        remaining = 0.5 * (1.0 + tf.cos(math.pi * fraction))
+    else:
+        remaining = 1.0 - fraction
+    return (1.0 - FINAL_FRACTION) * remaining + FINAL_FRACTION
+
+
+def _annealed_away(config: Config, position: tf.Tensor) -> tf.Tensor:
+    """What annealing has taken off the peak rate by step ``position``, float32 scalars.
+
+    Source: Mesh Transformer JAX, gpt3_schedule, whose quotients of 0 by 0 do not arise here: no
+    warm-up divides nothing, and annealing has at least one step.
+    """
+    assert config.anneal_steps is not None and config.end_lr is not None
+    fraction = tf.clip_by_value((position - config.warmup_steps) / config.anneal_steps, 0.0, 1.0)
+    return (config.lr - config.end_lr) * 0.5 * (1.0 - tf.cos(math.pi * fraction))
 
 
 def decays(name: str, config: Config) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from configs.architecture_rules import token_limit
 from configs.errors import problem
 from configs.layout_rules import shards_optimizer
 from configs.names import CHUNKS
@@ -41,6 +42,31 @@ CONDITIONS: tuple[Condition, ...] = (
         "no layer has attention",
     ),
     Condition(
+        ("scaled_attention",),
+        lambda config: not {"global", "local"}.isdisjoint(config.attention_layers),
+        "no layer has attention scores, all are linear or none",
+    ),
+    Condition(
+        ("attention_bias", "parallel_residual"),
+        lambda config: set(config.attention_layers) != {"none"},
+        "no layer has attention",
+    ),
+    Condition(
+        ("rotary_dim", "rotary_interleaved"),
+        lambda config: config.rotary_emb,
+        "rotary_emb is false",
+    ),
+    Condition(
+        ("rotary_interleaved",),
+        lambda config: config.rotary_features != 2,
+        "a single pair of features is turned",
+    ),
+    Condition(
+        ("scale_by_in", "scale_by_depth"),
+        lambda config: config.initializer == "gpt2",
+        "initializer is gptj",
+    ),
+    Condition(
         ("ada_epsilon1", "ada_epsilon2", "ada_decay_rate"),
         lambda config: config.opt_name == "adafactor",
         "opt_name is not adafactor",
@@ -49,6 +75,9 @@ CONDITIONS: tuple[Condition, ...] = (
         ("epsilon", "beta2"), lambda config: config.opt_name == "adam", "opt_name is not adam"
     ),
     Condition(("decay_final_norm",), lambda config: config.weight_decay > 0, "weight_decay is 0"),
+    Condition(
+        ("decay_final_norm",), lambda config: config.has_final_norm, "the model has no final norm"
+    ),
     Condition(
         ("optimizer_shard_axis",),
         shards_optimizer,
@@ -61,10 +90,17 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         ("top_k",),
-        lambda config: config.top_k is None or config.top_k < config.n_vocab,
+        lambda config: config.top_k is None or config.top_k < config.token_count,
         "the vocabulary has no more tokens",
     ),
     Condition(("lr_decay_end",), lambda config: config.lr_decay is not None, "lr_decay is null"),
+    Condition(
+        ("anneal_steps", "end_lr"),
+        # The last update is made at step train_steps - 1, and annealing begins past warmup_steps.
+        lambda config: config.anneal_steps is None or config.warmup_steps < config.train_steps - 1,
+        "the warm-up lasts to the last of train_steps",
+    ),
+    Condition(("anneal_steps",), lambda config: config.end_lr != config.lr, "end_lr is lr"),
     Condition(("moe_params",), lambda config: bool(config.moe_layers), "moe_layers is empty"),
     Condition(
         ("mlp_glu", "scale_by_depth"),
@@ -102,11 +138,13 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     # Only a default can be such an id; another one is refused.
     Condition(
-        ("eos_id",), lambda config: config.eos_id < config.n_vocab, "the vocabulary has no such id"
+        ("eos_id",),
+        lambda config: config.eos_id < config.token_count,
+        "the vocabulary has no such id",
     ),
     Condition(
         ("padding_id",),
-        lambda config: config.padding_id <= config.n_vocab,
+        lambda config: config.padding_id <= config.token_count,
         "the vocabulary has no such id",
     ),
     Condition(("z_loss",), lambda config: not config.entmax_loss, "entmax_loss is true"),
@@ -265,12 +303,12 @@ def _layout_warnings(config: Config) -> Iterator[str]:
 
 def _padding_warnings(config: Config) -> Iterator[str]:
     """A padding id without a row in the embedding, as in some released configs."""
-    if config.padding_id == config.n_vocab:
+    if config.padding_id == config.token_count:
         yield problem(
             "padding_id",
-            f"has no row in the embedding of {config.n_vocab} tokens, it is never embedded",
+            f"has no row in the embedding of {config.token_count} tokens, it is never embedded",
             config.padding_id,
-            "set it to an id below n_vocab if the data hold padding",
+            f"set it to an id below {token_limit(config)} if the data hold padding",
         )
 
 

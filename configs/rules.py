@@ -1,14 +1,28 @@
 """Rules between keys: one small function per rule, one registry.
 
 Each rule yields problem lines and names the keys it reads; it is skipped when one of them is
-wrong by itself. Rules about the mesh are in `layout_rules`.
+wrong by itself. Rules about the network are in
+`architecture_rules`, those about the mesh in `layout_rules`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from configs.architecture_rules import (
+    attention_types_are_known,
+    attention_types_fill_layers,
+    axial_positions_fill_context,
+    heads_divide_width,
+    moe_layers_exist,
+    one_kind_of_norm,
+    one_kind_of_positions,
+    rotary_features_are_pairs,
+    token_ids_are_in_vocabulary,
+    vocabulary_holds_datasets,
+    vocabulary_holds_tokens,
+)
 from configs.data_rules import evaluation_has_data, weights_are_shares
-from configs.errors import choose_from, problem, shown
+from configs.errors import problem, shown
 from configs.layout_rules import (
     batch_sizes_divide,
     dimensions_are_known,
@@ -25,7 +39,12 @@ from configs.masking_rules import (
     masked_models_write_no_text,
     masking_is_complete,
 )
-from configs.names import ATTENTION_TYPES
+from configs.optimizer_rules import (
+    annealing_goes_down,
+    annealing_is_complete,
+    one_schedule,
+    warmup_ends_in_time,
+)
 from configs.schema import Config
 
 _MOST_ELEMENTS = 2**60
@@ -59,19 +78,6 @@ def model_path_is_no_pattern(config: Config) -> Iterator[str]:
         )
 
 
-def heads_divide_width(config: Config) -> Iterator[str]:
-    """The width is shared equally among the heads."""
-    if config.n_embd % config.n_head:
-        lower = config.n_embd // config.n_head * config.n_head
-        nearest = [str(width) for width in (lower, lower + config.n_head) if width]
-        yield problem(
-            "n_embd",
-            f"must be a multiple of n_head {config.n_head}",
-            config.n_embd,
-            f"set it to {' or '.join(nearest)}, or change n_head",
-        )
-
-
 def tensors_can_be_counted(config: Config) -> Iterator[str]:
     """Sizes of tensors, in bytes, are 64-bit integers in TensorFlow."""
     per_token = {
@@ -90,141 +96,6 @@ def tensors_can_be_counted(config: Config) -> Iterator[str]:
                     "lower one of them",
                 )
                 break
-
-
-def attention_types_are_known(config: Config) -> Iterator[str]:
-    """Every layer's attention type exists."""
-    named = [name for names, _ in config.attention_types or () for name in names]
-    for name in dict.fromkeys(named):
-        if name not in ATTENTION_TYPES:
-            remedy = choose_from(name, ATTENTION_TYPES)
-            yield problem("attention_types", "names an unknown attention type", name, remedy)
-
-
-def attention_types_fill_layers(config: Config) -> Iterator[str]:
-    """The attention types expand to one per layer."""
-    if config.attention_types is None:
-        return
-    # Counted, not expanded: what is wrong may be far too long.
-    count = sum(len(names) * times for names, times in config.attention_types)
-    if count != config.n_layer:
-        yield problem(
-            "attention_types",
-            f"must expand to n_layer = {config.n_layer} layers and expands to {count}",
-            config.attention_types,
-            f"make the names times the repetitions add up to {config.n_layer}",
-        )
-
-
-def axial_positions_fill_context(config: Config) -> Iterator[str]:
-    """The two axes of axial positions span the window."""
-    if config.axial_pos_emb is None:
-        return
-    rows, columns = config.axial_pos_emb
-    if rows * columns != config.n_ctx:
-        yield problem(
-            "axial_pos_emb",
-            f"must be two sizes whose product is n_ctx {config.n_ctx}, and theirs is "
-            f"{rows * columns}",
-            config.axial_pos_emb,
-            "change one of them or n_ctx",
-        )
-
-
-def one_kind_of_positions(config: Config) -> Iterator[str]:
-    """Rotary and axial positions exclude each other."""
-    if config.rotary_emb and config.axial_pos_emb is not None:
-        yield problem(
-            "axial_pos_emb",
-            "must not be combined with rotary_emb",
-            config.axial_pos_emb,
-            "remove one of the two",
-        )
-
-
-def rotary_heads_are_even(config: Config) -> Iterator[str]:
-    """Rotary positions turn pairs of features."""
-    if config.rotary_emb and config.head_dim % 2:
-        yield problem(
-            "rotary_emb",
-            f"needs an even head size, and n_embd / n_head is {config.head_dim}",
-            config.rotary_emb,
-            "change n_embd or n_head",
-        )
-
-
-def moe_layers_exist(config: Config) -> Iterator[str]:
-    """Mixture-of-experts layers are layers of the model."""
-    beyond = [layer for layer in config.moe_layers if layer >= config.n_layer]
-    if beyond:
-        yield problem(
-            "moe_layers",
-            f"must name layers below n_layer {config.n_layer}",
-            beyond,
-            f"use 0 to {config.n_layer - 1}",
-        )
-
-
-def token_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
-    """Special ids have a row in the embedding; padding may be the first id beyond it."""
-    limits = {
-        "eos_id": config.n_vocab - 1,
-        "padding_id": config.n_vocab,
-        "mlm_mask_id": config.n_vocab - 1,
-        "mlm_cls_token_id": config.n_vocab - 1,
-    }
-    for key, limit in limits.items():
-        value = getattr(config, key)
-        if value is None or value <= limit:
-            continue
-        if key in config.model_fields_set or config.dataset is not None:
-            yield problem(
-                key,
-                f"must be below n_vocab {config.n_vocab}",
-                value,
-                "change it or raise n_vocab",
-            )
-        elif key == "eos_id" and (config.input_fn == "generic_text" or config.predict_steps):
-            # GPT-2's id is no default for a smaller vocabulary, which matters only where it is
-            # used: after stitched documents and at the end of samples.
-            yield problem(
-                key,
-                "is required with input_fn generic_text or predict_steps, and a vocabulary of "
-                f"{config.n_vocab} has no {value}",
-                None,
-                "add the id that ends a document",
-            )
-
-
-def warmup_ends_in_time(config: Config) -> Iterator[str]:
-    """The warm-up fits into the run and into the decay."""
-    if config.warmup_steps > config.train_steps:
-        yield problem(
-            "warmup_steps",
-            f"must be at most train_steps {config.train_steps}",
-            config.warmup_steps,
-            "lower it or train longer",
-        )
-    elif config.lr_decay is not None and config.lr_decay_end < config.warmup_steps:
-        yield problem(
-            "lr_decay_end",
-            f"must be at least warmup_steps {config.warmup_steps}",
-            config.lr_decay_end,
-            "raise it or shorten the warm-up",
-        )
-
-
-def vocabulary_holds_datasets(config: Config) -> Iterator[str]:
-    """Every id of every dataset has a row in the embedding."""
-    for source in config.sources:
-        if source.dataset is not None and config.n_vocab < source.dataset.n_vocab:
-            yield problem(
-                "n_vocab",
-                f"must be at least {source.dataset.n_vocab}, the n_vocab of dataset "
-                f"{shown(source.id)}",
-                config.n_vocab,
-                f"set it to {source.dataset.n_vocab} or more",
-            )
 
 
 def datasets_agree(config: Config) -> Iterator[str]:
@@ -274,7 +145,9 @@ RULES: tuple[Rule, ...] = (
     _rule(attention_types_fill_layers, "attention_types", "n_layer"),
     _rule(axial_positions_fill_context, "axial_pos_emb", "n_ctx"),
     _rule(one_kind_of_positions, "axial_pos_emb", "rotary_emb"),
-    _rule(rotary_heads_are_even, "rotary_emb", "n_embd", "n_head"),
+    _rule(rotary_features_are_pairs, "rotary_emb", "rotary_dim", "n_embd", "n_head"),
+    _rule(one_kind_of_norm, "norm", "scalenorm", "rezero"),
+    _rule(vocabulary_holds_tokens, "vocab_padding", "n_vocab"),
     _rule(moe_layers_exist, "moe_layers", "n_layer"),
     _rule(
         masking_is_complete,
@@ -285,11 +158,12 @@ RULES: tuple[Rule, ...] = (
         "mlm_random_token_prob",
     ),
     _rule(weights_are_shares, "datasets"),
-    _rule(ignored_ids_are_in_vocabulary, "mlm_mask_ignore_ids", "n_vocab"),
+    _rule(ignored_ids_are_in_vocabulary, "mlm_mask_ignore_ids", "n_vocab", "vocab_padding"),
     _rule(masked_models_write_no_text, "mlm_training", "predict_steps", "eval_tasks"),
     _rule(
         token_ids_are_in_vocabulary,
         "n_vocab",
+        "vocab_padding",
         "eos_id",
         "padding_id",
         "mlm_mask_id",
@@ -299,7 +173,10 @@ RULES: tuple[Rule, ...] = (
         "predict_steps",
     ),
     _rule(warmup_ends_in_time, "warmup_steps", "train_steps", "lr_decay", "lr_decay_end"),
-    _rule(vocabulary_holds_datasets, "n_vocab", "datasets"),
+    _rule(annealing_is_complete, "anneal_steps", "end_lr"),
+    _rule(annealing_goes_down, "end_lr", "lr"),
+    _rule(one_schedule, "anneal_steps", "lr_decay", "lr_decay_end"),
+    _rule(vocabulary_holds_datasets, "n_vocab", "vocab_padding", "datasets"),
     _rule(datasets_agree, "datasets"),
     _rule(special_ids_match_dataset, "datasets", "eos_id", "padding_id"),
     _rule(evaluation_has_data, "eval_steps", "datasets"),

@@ -105,6 +105,23 @@ class OptimizerKeys(BaseModel):
         example=90000,
         needs=("lr_decay",),
     )
+    anneal_steps: Optional[int] = key(
+        "GPT-J's schedule in place of `lr_decay`: half a cosine from `lr`, where the warm-up ends, "
+        "to `end_lr`; so many steps long, and flat after them.",
+        None,
+        gt=0,
+        le=LARGEST_INT,
+        unit="steps",
+        example=90000,
+        needs=("end_lr",),
+    )
+    end_lr: Optional[float] = key(
+        "Learning rate after `anneal_steps`.",
+        None,
+        ge=0,
+        example=1e-5,
+        needs=("anneal_steps",),
+    )
     beta1: float = key(
         "Decay of the first moment; 0 saves Adafactor the memory for it.",
         0.9,

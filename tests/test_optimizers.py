@@ -70,6 +70,41 @@ def test_decay_ends_at_a_tenth_and_the_first_update_of_a_warm_up_is_0():
     np.testing.assert_allclose([last, later], 0.004, rtol=1e-6)
 
 
+GPT_J = {"warmup_steps": 7, "anneal_steps": 11, "end_lr": 0.004}
+
+
+def gpt_j_rate(step, warmup, anneal, peak, end):
+    """As Mesh Transformer JAX has it."""
+    rising = np.clip(step, 0, warmup) / warmup
+    annealing = np.clip(step - warmup, 0, anneal) / anneal
+    return rising * peak - (peak - end) * (1 - math.cos(math.pi * annealing)) / 2
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [GPT_J, GPT_J | {"end_lr": 0.0}, GPT_J | {"warmup_steps": 1, "anneal_steps": 1}],
+    ids=str,
+)
+def test_annealed_learning_rate(schedule):
+    config = make_config(train_steps=30, lr=0.04, **schedule)
+    steps = [0, 1, 2, 6, 7, 8, 12, 13, 17, 18, 19, 29, 500]
+    rates = run_tf(lambda: [learning_rate(config, tf.constant(step)) for step in steps])
+    keys = [schedule[key] for key in ("warmup_steps", "anneal_steps")]
+    expected = [gpt_j_rate(step, *keys, 0.04, schedule["end_lr"]) for step in steps]
+    np.testing.assert_allclose(rates, expected, rtol=3e-6, atol=1e-8)
+
+
+def test_annealing_without_a_warm_up_begins_at_the_peak():
+    """Where the original divides 0 by 0."""
+    config = make_config(lr=0.04, **GPT_J | {"warmup_steps": 0})
+    rates = run_tf(lambda: [learning_rate(config, tf.constant(step)) for step in (0, 11, 12)])
+    np.testing.assert_allclose(rates, [0.04, 0.004, 0.004], rtol=1e-6)
+    quarter = run_tf(lambda: learning_rate(config, tf.constant(3)))
+    np.testing.assert_allclose(
+        quarter, 0.004 + 0.036 * (1 + math.cos(math.pi * 3 / 11)) / 2, rtol=1e-6
+    )
+
+
 # --- Adam, decay, clipping ------------------------------------------------------------------
 
 ROWS, COLUMNS = mtf.Dimension("vocab", 6), mtf.Dimension("embd", 4)

@@ -38,6 +38,28 @@ from tests.configs.rules_support import DATASET, MASKED, VALID, problems
             "raise it or shorten the warm-up",
         ),
         (
+            {"anneal_steps": 6},
+            "end_lr: is required with anneal_steps (got null); add the rate after annealing",
+        ),
+        (
+            {"end_lr": 1e-5},
+            "anneal_steps: is required with end_lr (got null); add the steps that lead to it",
+        ),
+        (
+            {"anneal_steps": 6, "end_lr": 0.5, "lr": 0.25},
+            "end_lr: must be at most lr 0.25 (got 0.5); lower it or raise lr",
+        ),
+        (
+            {"anneal_steps": 6, "end_lr": 1e-5, "lr_decay": "cosine"},
+            'lr_decay: must not be combined with anneal_steps (got "cosine"); '
+            "remove one of the two",
+        ),
+        (
+            {"anneal_steps": 6, "end_lr": 1e-5, "lr_decay_end": 9},
+            "lr_decay_end: must not be combined with anneal_steps, which is counted from the end "
+            "of the warm-up (got 9); remove it",
+        ),
+        (
             {"n_vocab": 104},
             'n_vocab: must be at least 105, the n_vocab of dataset "words" (got 104); '
             "set it to 105 or more",

@@ -94,6 +94,10 @@ def test_the_base_config_is_clean():
             "lr_decay_end: has no effect, lr_decay is null (got 9); remove it",
         ),
         (
+            {"anneal_steps": 6, "end_lr": 1e-4, "lr": 1e-4},
+            "anneal_steps: has no effect, end_lr is lr (got 6); remove it",
+        ),
+        (
             {"decay_final_norm": False},
             "decay_final_norm: has no effect, weight_decay is 0 (got false); remove it",
         ),
@@ -165,3 +169,13 @@ def test_optimizer_shards_that_split_nothing_are_told(changes, effective):
         'variable to split (got "x"); remove it'
     )
     assert found == ([] if effective else [expected])
+
+
+def test_annealing_that_would_begin_when_the_run_is_over():
+    keys = {"anneal_steps": 6, "end_lr": 1e-5, "train_steps": 13}
+    reason = "has no effect, the warm-up lasts to the last of train_steps"
+    assert warnings(**keys, warmup_steps=12) == [
+        f"anneal_steps: {reason} (got 6); remove it",
+        f"end_lr: {reason} (got 1e-05); remove it",
+    ]
+    assert warnings(**keys, warmup_steps=11) == []

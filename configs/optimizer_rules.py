@@ -1,0 +1,65 @@
+"""Rules of the optimizer and its learning-rate schedule."""
+
+from collections.abc import Iterator
+
+from configs.errors import problem
+from configs.schema import Config
+
+
+def warmup_ends_in_time(config: Config) -> Iterator[str]:
+    """The warm-up fits into the run and into the decay; annealing begins where it ends."""
+    if config.warmup_steps > config.train_steps:
+        yield problem(
+            "warmup_steps",
+            f"must be at most train_steps {config.train_steps}",
+            config.warmup_steps,
+            "lower it or train longer",
+        )
+    elif config.lr_decay is not None and config.lr_decay_end < config.warmup_steps:
+        yield problem(
+            "lr_decay_end",
+            f"must be at least warmup_steps {config.warmup_steps}",
+            config.lr_decay_end,
+            "raise it or shorten the warm-up",
+        )
+
+
+def annealing_is_complete(config: Config) -> Iterator[str]:
+    """Annealing has a length and a rate at which it ends."""
+    if config.anneal_steps is not None and config.end_lr is None:
+        yield problem(
+            "end_lr", "is required with anneal_steps", None, "add the rate after annealing"
+        )
+    if config.end_lr is not None and config.anneal_steps is None:
+        yield problem(
+            "anneal_steps", "is required with end_lr", None, "add the steps that lead to it"
+        )
+
+
+def annealing_goes_down(config: Config) -> Iterator[str]:
+    """The last rate is not above the peak."""
+    if config.end_lr is not None and config.end_lr > config.lr:
+        yield problem(
+            "end_lr", f"must be at most lr {config.lr}", config.end_lr, "lower it or raise lr"
+        )
+
+
+def one_schedule(config: Config) -> Iterator[str]:
+    """Annealing and the decay to a tenth exclude each other."""
+    if config.anneal_steps is None:
+        return
+    if config.lr_decay is not None:
+        yield problem(
+            "lr_decay",
+            "must not be combined with anneal_steps",
+            config.lr_decay,
+            "remove one of the two",
+        )
+    # Without lr_decay its default stands there.
+    if "lr_decay_end" in config.model_fields_set:
+        yield problem(
+            "lr_decay_end",
+            "must not be combined with anneal_steps, which is counted from the end of the warm-up",
+            config.lr_decay_end,
+            "remove it",
+        )
