@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from configs.architecture_rules import token_limit
 from configs.errors import problem
 from configs.layout_rules import shards_optimizer
 from configs.names import CHUNKS
@@ -308,7 +307,7 @@ def _padding_warnings(config: Config) -> Iterator[str]:
             "padding_id",
             f"has no row in the embedding of {config.token_count} tokens, it is never embedded",
             config.padding_id,
-            f"set it to an id below {token_limit(config)} if the data hold padding",
+            f"set it to an id below {config.token_count} if the data hold padding",
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from configs.architecture_rules import token_limit
 from configs.errors import problem
 from configs.schema import Config
 
@@ -33,11 +34,11 @@ def masking_is_complete(config: Config) -> Iterator[str]:
 
 def ignored_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
     """Ids that are never masked exist."""
-    beyond = [token for token in config.mlm_mask_ignore_ids if token >= config.n_vocab]
+    beyond = [token for token in config.mlm_mask_ignore_ids if token >= config.token_count]
     if beyond:
         yield problem(
             "mlm_mask_ignore_ids",
-            f"must be below n_vocab {config.n_vocab}",
+            f"must be below {token_limit(config)}",
             beyond,
             "remove them or raise n_vocab",
         )

@@ -55,6 +55,14 @@ class SizeKeys(BaseModel):
         unit="tokens",
         default_text="`n_vocab` of the dataset config; required without one",
     )
+    vocab_padding: int = key(
+        "Last rows of the vocabulary that no token has: never sampled, never counted in a loss.",
+        0,
+        ge=0,
+        le=LARGEST_INT,
+        unit="tokens",
+        example=47,
+    )
 
 
 class ArchitectureKeys(BaseModel):
@@ -108,6 +116,9 @@ class ArchitectureKeys(BaseModel):
         "Initial residual projections are scaled by 1/sqrt(`n_layer`).", False
     )
     scale_by_in: bool = key("Initial dense kernels are scaled by 1/sqrt(inputs).", False)
+    initializer: Literal["gpt2", "gptj"] = key(
+        "Initial values: GPT-2's as GPT-Neo draws them, or GPT-J's.", "gpt2", example="gptj"
+    )
     axial_pos_emb: Optional[tuple[AxialSize, AxialSize]] = key(
         "Axial positions `[a, b]`, with a·b = `n_ctx`, in place of learned absolute ones.",
         None,
@@ -115,11 +126,57 @@ class ArchitectureKeys(BaseModel):
         example=[32, 64],
     )
     rotary_emb: bool = key("Rotary positions in place of learned absolute ones.", False)
+    rotary_dim: Optional[int] = key(
+        "Features of each head, from its first, that rotary positions turn; even; null = all.",
+        None,
+        gt=0,
+        le=MOST_FEATURES,
+        unit="features",
+        example=32,
+        needs=("rotary_emb",),
+    )
+    rotary_interleaved: bool = key(
+        "Rotary positions pair neighbours (2i, 2i+1), as in GPT-J, in place of (i, i + half).",
+        False,
+        needs=("rotary_emb",),
+    )
+    scaled_attention: bool = key(
+        "Attention scores are divided by sqrt(head size), as in GPT-2 and GPT-J; GPT-Neo folds it "
+        "into initial weights. Linear layers have no scores.",
+        False,
+    )
+    attention_bias: Literal["none", "output", "all"] = key(
+        "Which projections of attention have a bias: `output` as in GPT-Neo, `all` (queries, keys "
+        "and values too) as in GPT-2, `none` as in GPT-J.",
+        "output",
+        example="none",
+    )
+    parallel_residual: bool = key(
+        "Attention and feed-forward layer of a block read one norm and are added together, as in "
+        "GPT-J.",
+        False,
+    )
     no_weight_tie: bool = key(
         "An output layer of its own in place of the transposed token embedding.", False
     )
     mlp_glu: bool = key("Gated feed-forward layers.", False)
-    scalenorm: bool = key("ScaleNorm in place of layer norm.", False)
+    norm: Literal[
+        "layernorm", "layernorm-nobias", "rmsnorm", "rmsnorm-bias", "scalenorm", "scalenorm-bias"
+    ] = key(
+        "Normalisation, Mesh Transformer JAX's choices. `rmsnorm` and `scalenorm` divide by the "
+        "length and have a gain per feature or one in all.",
+        "layernorm",
+        example="rmsnorm",
+    )
+    final_norm: Optional[bool] = key(
+        "Whether the output layer reads a norm of the stream, `ln_f`.",
+        None,
+        default_text="true for tied embeddings, false with `no_weight_tie`, as in GPT-Neo",
+        example=False,
+    )
+    scalenorm: bool = key(
+        "GPT-Neo's ScaleNorm, which subtracts the mean, in place of layer norm.", False
+    )
     rezero: bool = key("Residual branches start at zero, by a learned gain.", False)
     macaron: bool = key("Half a feed-forward layer before and after attention.", False)
     share_parameters: bool = key("All blocks share one set of weights.", False)

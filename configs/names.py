@@ -76,6 +76,12 @@ KEY_ALIASES: dict[str, str] = {
     "n_heads": "n_head",
     "n_layers": "n_layer",
     "activation_fn": "activation_function",
+    # Mesh Transformer JAX's.
+    "layers": "n_layer",
+    "d_model": "n_embd",
+    "seq": "n_ctx",
+    "pe_rotary_dims": "rotary_dim",
+    "total_steps": "train_steps",
 }
 
 # Keys that look right but live elsewhere, with what to do instead.
@@ -89,6 +95,38 @@ MOVED_KEYS: dict[str, str] = {
     "moe_capacity_factor_eval": "remove it: evaluation leaves no token out",
     "moe_second_policy_eval": "remove it: evaluation follows 'moe_second_policy_train'",
     "moe_second_threshold_eval": "remove it: evaluation follows 'moe_second_threshold_train'",
+    # Mesh Transformer JAX's, whose network is that of configs/gptj_6B.json.
+    "pe": (
+        "rotary: write 'rotary_emb', 'rotary_interleaved' and 'rotary_dim' as configs/gptj_6B.json "
+        "does, whose other keys make GPT-J's network too; fixed: remove it; t5: write "
+        "'relative_position_bias'"
+    ),
+    "d_head": "remove it: the head size is n_embd / n_head",
+    "cores_per_replica": "write a mesh axis of that size in 'mesh_shape' and split 'heads', "
+    "'vocab' and 'intermediate_expanded' over it in 'layout'",
+    "tpu_size": "make the axes of 'mesh_shape' multiply to it",
+    "per_replica_batch": "write 'train_batch_size', the sequences of one update on all processors",
+    "gradient_accumulation_steps": "write 'train_batch_size' for the whole update and "
+    "'tokens_per_mb_per_replica' for one microbatch",
+    "val_batch_multiplier": "write 'eval_batch_size'",
+    "bucket": "write bucket and folder as one in 'model_path', gs://bucket/folder",
+    "model_dir": "write bucket and folder as one in 'model_path', gs://bucket/folder",
+    "train_set": "write a dataset config with the pattern of its files as 'path' and list it under "
+    "'datasets'",
+    "val_set": "write the pattern of the files as 'eval_path' of the dataset config",
+    "val_batches": "write 'eval_steps'",
+    "val_every": "remove it: evaluation follows each checkpoint, see --steps_per_checkpoint",
+    "ckpt_every": "remove it and pass --steps_per_checkpoint",
+    "keep_every": "remove it: 'max_to_keep' says how many checkpoints are kept",
+    "eval_harness_tasks": "list them under 'eval_tasks'",
+    "name": "remove it: a run has the name of its folder, 'model_path'",
+    "wandb_project": "remove it: metrics go to the run's folder",
+    "comment": "remove it",
+    "gen_length": "write 'predict_max_steps'",
+    "early_cast": "remove it: weights are float32; 'precision' is that of activations",
+    "early_collect": "remove it: weights stay where 'layout' puts them",
+    "bf16_optimizer": "remove it: optimizer slots are float32",
+    "eval_only": "remove it: --eval reads no optimizer slots",
 }
 
 # Tensors of the model by their dimensions. Two dimensions of one tensor cannot be split over

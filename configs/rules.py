@@ -1,8 +1,8 @@
 """Rules between keys: one small function per rule, one registry.
 
 Each rule yields problem lines and names the keys it reads; it is skipped when one of them is
-wrong by itself. Rules about the network are in
-`architecture_rules`, those about the mesh in `layout_rules`.
+wrong by itself. Rules about the network are in `architecture_rules`, those about the mesh in
+`layout_rules`.
 """
 
 from collections.abc import Callable, Iterable, Iterator

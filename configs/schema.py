@@ -26,6 +26,7 @@ SECTIONS: tuple[type[BaseModel], ...] = (
 
 # Keys of optional features, with the value of their type that switches them off as null does.
 _OFF_VALUES: dict[str, Any] = {
+    "adam_bias_correction": False,
     "axial_pos_emb": (),
     "entmax_loss": False,
     "eval_tasks": (),
@@ -37,12 +38,16 @@ _OFF_VALUES: dict[str, Any] = {
     "moe_params": {},
     "no_weight_tie": False,
     "num_mem_kv": 0,
+    "parallel_residual": False,
     "recompute_grad": False,
     "rezero": False,
     "rotary_emb": False,
+    "rotary_interleaved": False,
+    "scaled_attention": False,
     "scalenorm": False,
     "share_parameters": False,
     "tokens_per_mb_per_replica": 0,
+    "vocab_padding": 0,
 }
 
 
@@ -172,6 +177,23 @@ class Config(
         rows = self.train_batch_size // self.batch_pieces
         most = max(self.tokens_per_mb_per_replica // self.n_ctx, 1)
         return min(rows // size for size in range(1, min(most, rows) + 1) if rows % size == 0)
+
+    @property
+    def token_count(self) -> int:
+        """Rows of the vocabulary that stand for tokens; what is behind them is padding."""
+        return self.n_vocab - self.vocab_padding
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether the output layer reads a norm of the stream."""
+        return self.tied_embeddings if self.final_norm is None else self.final_norm
+
+    @property
+    def rotary_features(self) -> int:
+        """Features of each head that rotary positions turn."""
+        if not self.rotary_emb:
+            return 0
+        return self.head_dim if self.rotary_dim is None else self.rotary_dim
 
     @property
     def tied_embeddings(self) -> bool:

@@ -249,12 +249,15 @@ def _tokenizer_problem(
 
 def _vocabulary_problem(dataset_id: str, found: FoundManifest, config: Config) -> Optional[str]:
     made_with = found.manifest.tokenizer
-    if config.n_vocab >= made_with.size:
+    if config.token_count >= made_with.size:
         return None
+    got = f"{config.n_vocab:,}"
+    if config.vocab_padding:
+        got += f" minus vocab_padding {config.vocab_padding:,}"
     return (
         f"n_vocab must cover all {made_with.size:,} ids of {made_with.name}, which made the "
-        f"records of {dataset_id}, as {found.path} says; got {config.n_vocab:,}. Set n_vocab to "
-        f"{made_with.size} or more."
+        f"records of {dataset_id}, as {found.path} says; got {got}. Set n_vocab to "
+        f"{made_with.size + config.vocab_padding} or more."
     )
 
 

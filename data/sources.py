@@ -184,12 +184,14 @@ def stitch_problem(shortest: int, source: Source, config: Config) -> Optional[st
 def id_problem(
     records: Iterable[tuple[str, np.ndarray]], source: Source, config: Config
 ) -> Optional[str]:
-    """Says what is wrong if a record holds an id beyond n_vocab; arguments as chunk_problem."""
+    """Says what is wrong if a record holds an id without a token; arguments as chunk_problem."""
     for where, ids in _named(records):
-        if len(ids) and (ids.min() < 0 or ids.max() >= config.n_vocab):
+        if len(ids) and (ids.min() < 0 or ids.max() >= config.token_count):
+            padding = f" - vocab_padding {config.vocab_padding}" if config.vocab_padding else ""
             return (
-                f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}); got "
-                f"{ids.min()} to {ids.max()} in {where}. Set n_vocab to the tokenizer's size."
+                f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}{padding}); got "
+                f"{ids.min()} to {ids.max()} in {where}. Set n_vocab to the tokenizer's size"
+                f"{' plus the padding' if padding else ''}."
             )
     return None
 

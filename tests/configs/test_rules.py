@@ -203,7 +203,7 @@ def test_rules(changes, expected):
         (
             {"rotary_emb": True, "n_embd": 35},
             "rotary_emb: needs an even head size, and n_embd / n_head is 7 (got true); "
-            "change n_embd or n_head",
+            "change n_embd or n_head, or set an even rotary_dim",
         ),
         (
             {"moe_layers": [1, 3]},

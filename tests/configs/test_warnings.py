@@ -128,7 +128,7 @@ def test_the_base_config_is_clean():
         (
             {"datasets": [DATASET | {"padding_id": 105}]},
             "padding_id: has no row in the embedding of 105 tokens, it is never embedded "
-            "(got 105); set it to an id below n_vocab if the data hold padding",
+            "(got 105); set it to an id below 105 if the data hold padding",
         ),
         (
             {"mesh_shape": "x:2", "predict_steps": 1},
