@@ -1,6 +1,6 @@
 """Gradients to updates: learning-rate schedules, clipping, and the step of every variable.
 
-Numbers follow GPT-Neo's, on which released runs rely: no bias correction in Adam, and decoupled
+Defaults follow GPT-Neo, on which released runs rely: no bias correction in Adam, and decoupled
 weight decay on every variable whose name holds neither ``norm`` nor ``bias``. The formulas of the
 optimizers are in update_rules/.
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 from configs.schema import Config
 from models.kernels.operation import kernel
 from update_rules.adafactor import adafactor, second_moment_decay
-from update_rules.adam import adam
+from update_rules.adam import adam, bias_corrections
 from update_rules.parameter import Parameter, Update
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
@@ -141,9 +141,13 @@ def _reshaped(x: mtf.Tensor, shape: mtf.Shape) -> mtf.Tensor:
 
 
 def _update_rule(mesh: mtf.Mesh, step: tf.Tensor, config: Config) -> Callable[[Parameter], Update]:
+    def named(scalar: tf.Tensor) -> mtf.Tensor:
+        return mtf.import_tf_tensor(mesh, scalar, mtf.Shape([]))
+
     if config.opt_name == "adam":
-        return lambda parameter: adam(parameter, config)
-    decay = mtf.import_tf_tensor(mesh, second_moment_decay(config, step), mtf.Shape([]))
+        corrections = [named(scalar) for scalar in bias_corrections(config, step)]
+        return lambda parameter: adam(parameter, corrections, config)
+    decay = named(second_moment_decay(config, step))
     return lambda parameter: adafactor(parameter, decay, config)
 
 

@@ -71,7 +71,14 @@ CONDITIONS: tuple[Condition, ...] = (
         "opt_name is not adafactor",
     ),
     Condition(
-        ("epsilon", "beta2"), lambda config: config.opt_name == "adam", "opt_name is not adam"
+        ("adam_bias_correction",),
+        lambda config: config.beta1 > 0 or config.beta2 > 0,
+        "moments without decay have no bias",
+    ),
+    Condition(
+        ("epsilon", "beta2", "adam_bias_correction"),
+        lambda config: config.opt_name == "adam",
+        "opt_name is not adam",
     ),
     Condition(("decay_final_norm",), lambda config: config.weight_decay > 0, "weight_decay is 0"),
     Condition(

@@ -133,6 +133,11 @@ class OptimizerKeys(BaseModel):
     epsilon: float = key(
         "Adam's term added to the root of the second moment.", 1e-8, gt=0, example=1e-6
     )
+    adam_bias_correction: bool = key(
+        "Adam's moments are divided by what their decays sum up to so far, as in the paper and in "
+        "GPT-J; GPT-Neo leaves them small in the first steps.",
+        False,
+    )
     ada_epsilon1: float = key(
         "Adafactor's term added to squared gradients.",
         1e-30,

@@ -1,6 +1,9 @@
-"""Adam with decoupled weight decay, without bias correction, as in GPT-Neo."""
+"""Adam with decoupled weight decay; without bias correction as in GPT-Neo, or with it."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -13,15 +16,43 @@ SLOTS = ("/adam_m", "/adam_v")
 """Suffixes of the first and the second moment."""
 
 
-def adam(parameter: Parameter, config: Config) -> Update:
+def bias_corrections(config: Config, step: tf.Tensor) -> list[tf.Tensor]:
+    """What the first and the second moment are multiplied by when the global step is ``step``.
+
+    Moments begin at 0 and are weighted sums of all gradients so far; the weights of t sum up to
+    1 - beta^t, and t is the number of updates, this one included. It needs no state of its own:
+    a run may switch the correction on and off, and its moments stay what they are.
+
+    Args:
+        config: adam_bias_correction, beta1, beta2.
+        step: integer scalar, the global step before the update.
+
+    Returns:
+        Two float32 scalars, none without adam_bias_correction.
+    """
+    if not config.adam_bias_correction:
+        return []
+    updates = tf.cast(step, tf.float32) + 1.0
+
+    def correction(beta: float) -> tf.Tensor:
+        if beta == 0:
+            return tf.constant(1.0)
+        # 1 - 0.999 would lose four of float32's seven digits.
+        return -1.0 / tf.math.expm1(updates * math.log(beta))
+
+    return [correction(config.beta1), correction(config.beta2)]
+
+
+def adam(parameter: Parameter, corrections: Sequence[mtf.Tensor], config: Config) -> Update:
     """One step.
 
     Args:
         parameter: any dims.
+        corrections: see ``bias_corrections``.
         config: beta1, beta2, epsilon.
 
-    Source: Kingma and Ba 2015, algorithm 1 without the bias terms; Loshchilov and Hutter 2019
-    for the decoupled decay.
+    Source: Kingma and Ba 2015, algorithm 1, whose bias terms are optional here; Loshchilov and
+    Hutter 2019 for the decoupled decay.
     """
     shape = parameter.shape
     moments = [parameter.slot(suffix, shape) for suffix in SLOTS]
@@ -33,6 +64,7 @@ def adam(parameter: Parameter, config: Config) -> Update:
         gradient: tf.Tensor,
         factor: tf.Tensor,
         rate: tf.Tensor,
+        *corrections: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
         # Nothing of this may start before all gradients are there: products of the old moments
         # would otherwise be made early and held through the whole step.
@@ -40,19 +72,23 @@ def adam(parameter: Parameter, config: Config) -> Update:
             gradient *= factor
             first = config.beta1 * first + (1.0 - config.beta1) * gradient
             second = config.beta2 * second + (1.0 - config.beta2) * tf.square(gradient)
-            update = first / (tf.sqrt(second) + config.epsilon)
+            mean, mean_square = first, second
+            if corrections:
+                mean, mean_square = first * corrections[0], second * corrections[1]
+            update = mean / (tf.sqrt(mean_square) + config.epsilon)
             if parameter.weight_decay:
                 update += parameter.weight_decay * weight
             return update * rate, first, second
 
-    inputs = [parameter.weight, *moments, parameter.gradient, parameter.factor, parameter.rate]
+    numbers = [parameter.factor, parameter.rate, *corrections]
+    constants = (config.beta1, config.beta2, config.epsilon, parameter.weight_decay)
     amount, first, second = kernel(
         step,
-        inputs,
+        [parameter.weight, *moments, parameter.gradient, *numbers],
         [(shape, tf.float32)] * 3,
         splittable=shape.dims,
         name="adam",
-        fusion=("adam", config.beta1, config.beta2, config.epsilon, parameter.weight_decay),
+        fusion=("adam", config.adam_bias_correction, *constants),
         differentiable=False,
     )
     return Update(amount, [mtf.assign(moments[0], first), mtf.assign(moments[1], second)])

@@ -98,6 +98,15 @@ def test_the_base_config_is_clean():
             "anneal_steps: has no effect, end_lr is lr (got 6); remove it",
         ),
         (
+            {"opt_name": "adafactor", "adam_bias_correction": True},
+            "adam_bias_correction: has no effect, opt_name is not adam (got true); remove it",
+        ),
+        (
+            {"adam_bias_correction": True, "beta1": 0.0, "beta2": 0.0},
+            "adam_bias_correction: has no effect, moments without decay have no bias (got true); "
+            "remove it",
+        ),
+        (
             {"decay_final_norm": False},
             "decay_final_norm: has no effect, weight_decay is 0 (got false); remove it",
         ),
