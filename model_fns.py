@@ -13,8 +13,10 @@ from models.dimensions import Dimensions
 from models.gpt import GPT
 from models.kernels.noise import Dropout
 from models.losses import IGNORED, TokenLoss, counted, evaluation_losses, training_loss
+from models.microbatches import Features, differentiate
 from models.sampling import generate
 from optimizers import Updates, build_updates, learning_rate
+from update_rules.noise_scale import NoiseScale, noise_scale
 from utils.checkpoints import checkpoint_hooks, make_saver
 from utils.garbage import no_garbage_collection
 from utils.hooks import COUNTS
@@ -67,12 +69,14 @@ class TrainingGraph(NamedTuple):
         labels: float32 scalar, how many labels count.
         updates: assignments and the gradient norm.
         learning_rate: tf float32 scalar.
+        noise: the gradient noise scale, if it is measured.
     """
 
     loss: mtf.Tensor
     labels: mtf.Tensor
     updates: Updates
     learning_rate: tf.Tensor
+    noise: Optional[NoiseScale]
 
 
 def build_training_graph(
@@ -104,7 +108,7 @@ def build_training_graph(
     tokens = mtf.maximum(label_count, 1.0)
     splits = config.microbatches
 
-    def batch_loss(part: dict[str, mtf.Tensor]) -> dict[str, mtf.Tensor]:
+    def batch_loss(part: Features) -> mtf.Tensor:
         part_dims = Dimensions.from_config(config, part["rows"].shape.size)
         dropout = Dropout(mesh, config.seed, step, part["rows"])
         model = GPT(mesh, config, part_dims, mesh_layout, dropout)
@@ -112,41 +116,19 @@ def build_training_graph(
         loss = training_loss(model, hidden, part["labels"], tokens)
         for auxiliary_loss in model.auxiliary_losses:
             loss += auxiliary_loss / splits
-        return {"loss": loss}
+        return loss
 
-    loss, gradients = _differentiated(batch_loss, features, dims.batch, splits)
+    measures_noise = config.noise_scale_alpha is not None
+    found = differentiate(batch_loss, features, dims.batch, splits, measures_noise)
     rate = learning_rate(config, step)
     variables = list(mesh.graph.trainable_variables)
     updates = build_updates(
-        variables, gradients, _import(mesh, rate, []), step, config, mesh_layout
+        variables, found.gradients, _import(mesh, rate, []), step, config, mesh_layout
     )
-    return TrainingGraph(loss, label_count, updates, rate)
-
-
-def _differentiated(
-    batch_loss: Callable[[dict[str, mtf.Tensor]], dict[str, mtf.Tensor]],
-    features: dict[str, mtf.Tensor],
-    batch_dim: mtf.Dimension,
-    splits: int,
-) -> tuple[mtf.Tensor, list[mtf.Tensor]]:
-    """The loss of a batch and its gradients by all trainable variables.
-
-    With several ``splits`` the batch is worked through in a loop, one microbatch of every
-    ``splits``-th sequence after another; losses and gradients are added up, and what the mesh
-    holds in parts is added up once, after the loop.
-    """
-    graph = features["inputs"].mesh.graph
-    if splits > 1:
-        gradients, outputs = mtf.serialize_training_step(features, batch_loss, batch_dim, splits)
-        # TensorFlow would work on ten microbatches at once, with the memory of as many.
-        outputs["loss"].operation._tf_kwargs["parallel_iterations"] = 1
-        return outputs["loss"], gradients
-    loss = batch_loss(features)["loss"]
-    variables = graph.trainable_variables
-    gradients = mtf.gradients([loss], [variable.outputs[0] for variable in variables])
-    for variable, gradient in zip(variables, gradients):
-        assert gradient is not None, f"{variable.name} does not influence the loss"
-    return loss, gradients
+    noise = None
+    if found.microbatch_square is not None:
+        noise = noise_scale(found.microbatch_square, updates.gradient_norm, config)
+    return TrainingGraph(found.loss, label_count, updates, rate, noise)
 
 
 class EvaluationGraph(NamedTuple):
@@ -287,7 +269,8 @@ def _training_spec(config: Config, ground: _Ground, features: Any, labels: Rows)
     built = build_training_graph(
         ground.mesh, config, ground.mesh_layout, features["inputs"], labels, step
     )
-    assignments = built.updates.operations
+    noise = built.noise or NoiseScale({}, [])
+    assignments = built.updates.operations + noise.operations
     if ground.on_tpu:  # small variables are stacked, if they are assigned together
         assignments = ground.mesh.graph.combine_assignments(assignments)
     lowering = ground.lower()
@@ -299,6 +282,7 @@ def _training_spec(config: Config, ground: _Ground, features: Any, labels: Rows)
         "grad_norm": lowering.export_to_tf_tensor(built.updates.gradient_norm),
         "labels": tf.cast(lowering.export_to_tf_tensor(built.labels), tf.int32),
     }
+    metrics |= {name: lowering.export_to_tf_tensor(x) for name, x in noise.metrics.items()}
     norms = {
         f"grads/norm/{name}": lowering.export_to_tf_tensor(norm)
         for name, norm in built.updates.gradient_norms.items()

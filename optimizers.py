@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from configs.schema import Config
 from models.kernels.operation import kernel
+from models.kernels.sum_of_squares import sum_of_squares
 from update_rules.adafactor import adafactor, second_moment_decay
 from update_rules.adam import adam, bias_corrections
 from update_rules.parameter import Parameter, Update
@@ -111,19 +112,6 @@ def _clip_factor(norm: mtf.Tensor, clip: Optional[float]) -> mtf.Tensor:
     )[0]
 
 
-def _sum_of_squares(x: mtf.Tensor) -> mtf.Tensor:
-    """Float32 scalar; in one pass, where a square and a sum would take two and a copy."""
-    return kernel(
-        lambda part: 2.0 * tf.nn.l2_loss(part),
-        [x],
-        [(mtf.Shape([]), tf.float32)],
-        (),
-        "sum_of_squares",
-        summed_dims=x.shape.dims,
-        differentiable=False,
-    )[0]
-
-
 def _after(x: mtf.Tensor, earlier: mtf.Tensor) -> mtf.Tensor:
     """``x``, but not before ``earlier`` is there; mtf.depend does not work on TPUs."""
 
@@ -176,7 +164,7 @@ def build_updates(
         _reshaped(gradient, mesh_layout.slot_shape(variable.shape))
         for variable, gradient in zip(variables, gradients)
     ]
-    squares = [_sum_of_squares(part) for part in parts]
+    squares = [sum_of_squares(part) for part in parts]
     norm = mtf.sqrt(mtf.add_n(squares))
     # Weights are updated in place, while other operations of the step may still read them: no
     # update may start before all gradients are there. The norm depends on all of them.

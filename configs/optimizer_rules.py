@@ -63,3 +63,21 @@ def one_schedule(config: Config) -> Iterator[str]:
             config.lr_decay_end,
             "remove it",
         )
+
+
+def noise_scale_has_microbatches(config: Config) -> Iterator[str]:
+    """The gradient noise scale compares microbatches with the batch."""
+    # Without rows the mesh is too large, and that is said elsewhere.
+    if config.noise_scale_alpha is None or config.train_batch_size < config.batch_pieces:
+        return
+    if config.microbatches < 2:
+        most = config.train_batch_size // config.batch_pieces * config.n_ctx // 2
+        remedy = f"set tokens_per_mb_per_replica to {most} or less, or remove it"
+        if config.train_batch_size // config.batch_pieces < 2:
+            remedy = "raise train_batch_size, split batch less, or remove it"
+        yield problem(
+            "noise_scale_alpha",
+            "needs at least 2 microbatches, and the batch of a replica is one",
+            config.noise_scale_alpha,
+            remedy,
+        )

@@ -42,6 +42,7 @@ from configs.masking_rules import (
 from configs.optimizer_rules import (
     annealing_goes_down,
     annealing_is_complete,
+    noise_scale_has_microbatches,
     one_schedule,
     warmup_ends_in_time,
 )
@@ -176,6 +177,15 @@ RULES: tuple[Rule, ...] = (
     _rule(annealing_is_complete, "anneal_steps", "end_lr"),
     _rule(annealing_goes_down, "end_lr", "lr"),
     _rule(one_schedule, "anneal_steps", "lr_decay", "lr_decay_end"),
+    _rule(
+        noise_scale_has_microbatches,
+        "noise_scale_alpha",
+        "tokens_per_mb_per_replica",
+        "train_batch_size",
+        "n_ctx",
+        "layout",
+        "mesh_shape",
+    ),
     _rule(vocabulary_holds_datasets, "n_vocab", "vocab_padding", "datasets"),
     _rule(datasets_agree, "datasets"),
     _rule(special_ids_match_dataset, "datasets", "eos_id", "padding_id"),
@@ -194,7 +204,13 @@ RULES: tuple[Rule, ...] = (
 
 # A mesh of other sizes may obey them, or break them.
 MESH_SIZE_RULES: frozenset[Callable[[Config], Iterable[str]]] = frozenset(
-    {batch_sizes_divide, sizes_divide, experts_divide, linear_layers_see_whole_sequences}
+    {
+        batch_sizes_divide,
+        sizes_divide,
+        experts_divide,
+        linear_layers_see_whole_sequences,
+        noise_scale_has_microbatches,
+    }
 )
 
 

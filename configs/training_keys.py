@@ -179,6 +179,17 @@ class OptimizerKeys(BaseModel):
         example="x",
         needs=("mesh_shape",),
     )
+    noise_scale_alpha: Optional[float] = key(
+        "Adds the gradient noise scale to the metrics: a batch of about `noise_scale` sequences "
+        "wastes neither steps nor tokens. Averages take this share of each new step; needs two "
+        "microbatches, after each of which the mesh then adds up its gradients.",
+        None,
+        gt=0,
+        le=1,
+        unit="share",
+        example=0.01,
+        needs=("tokens_per_mb_per_replica",),
+    )
     log_grads: bool = key("Summaries of the norm of every variable's gradient.", False)
 
 

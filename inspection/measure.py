@@ -18,6 +18,7 @@ from inspection.kernel_trace import size_bytes
 from inspection.processor_view import ProcessorView
 from inspection.step_memory import StepMemory, estimate_memory
 from model_fns import TrainingGraph, build_training_graph
+from utils.checkpoints import MEASUREMENTS
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
@@ -73,7 +74,11 @@ class DryRun:
     @property
     def slots(self) -> tuple[VariableCost, ...]:
         """The optimizer's variables."""
-        return tuple(variable for variable in self.variables if not variable.trained)
+        return tuple(
+            variable
+            for variable in self.variables
+            if not (variable.trained or variable.name.startswith(MEASUREMENTS))
+        )
 
     @property
     def parameters(self) -> int:
@@ -190,10 +195,11 @@ def measure(config: Config) -> DryRun:
     graph, built = declared_graph(config, layout)
     view = ProcessorView(graph, layout, loop_iterations=config.microbatches)
     norm = built.updates.gradient_norm
+    measured = list(built.noise.metrics.values()) if built.noise else []
     return DryRun(
         config=config,
         variables=tuple(_variable_cost(variable, view) for variable in graph.all_variables),
         flops=count_flops(view, built.loss),
         memory=estimate_memory(view, built.loss, norm),
-        communication=tuple(count_communication(view, [built.loss, norm])),
+        communication=tuple(count_communication(view, [built.loss, norm, *measured])),
     )

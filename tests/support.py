@@ -16,10 +16,10 @@ from configs.load import parse_config
 from configs.schema import Config
 from model_fns import ModeKeys, Placement, build_evaluation_graph, make_model_fn
 from update_rules import adafactor, adam
-from utils.checkpoints import make_saver
+from utils.checkpoints import MEASUREMENTS, make_saver
 from utils.devices import place_inference, place_training, session_config
 from utils.garbage import no_garbage_collection
-from utils.hooks import METRIC_TENSORS
+from utils.hooks import METRIC_TENSORS, NOISE_METRICS
 from utils.inference_session import InferenceSession
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
@@ -194,7 +194,7 @@ class Trained(NamedTuple):
     """What a training run left.
 
     Attributes:
-        metrics: those of METRIC_TENSORS, of each step.
+        metrics: those of METRIC_TENSORS, of each step, and of NOISE_METRICS if they are measured.
         variables: of the final checkpoint: weights, slots, global_step.
         checkpoint: its path.
     """
@@ -210,7 +210,12 @@ Start = Callable[[str, Sequence[int]], np.ndarray]
 """Value of the variable of a name and shape before training."""
 
 
-def train(config: Config, batches: Iterable[Batch], start: Optional[Start] = None) -> Trained:
+def train(
+    config: Config,
+    batches: Iterable[Batch],
+    start: Optional[Start] = None,
+    steps_per_checkpoint: int = 10**6,
+) -> Trained:
     """Trains as the estimator does: the model function's graph and hooks in one session.
 
     It begins with ``start``, or goes on from the newest checkpoint of ``config.model_path``, if
@@ -222,10 +227,11 @@ def train(config: Config, batches: Iterable[Batch], start: Optional[Start] = Non
     with no_garbage_collection(), tf.Graph().as_default():
         shape = [config.train_batch_size, config.n_ctx]
         inputs, labels = (tf.compat.v1.placeholder(tf.int32, shape) for _ in range(2))
-        placement = Placement(fit.mesh_layout, fit.devices, steps_per_checkpoint=10**6)
+        placement = Placement(fit.mesh_layout, fit.devices, steps_per_checkpoint)
         model_fn = make_model_fn(config, placement)
         spec = model_fn({"inputs": inputs}, labels, ModeKeys.TRAIN, {})
-        fetches = METRIC_TENSORS
+        noise = NOISE_METRICS if config.noise_scale_alpha is not None else ()
+        fetches = METRIC_TENSORS | {name: f"training/{name}:0" for name in noise}
         if start is not None:
             variables = {item.op.name: item.shape for item in tf.compat.v1.global_variables()}
             del variables["global_step"]
@@ -245,8 +251,8 @@ def train(config: Config, batches: Iterable[Batch], start: Optional[Start] = Non
 
 
 def is_slot(variable: str) -> bool:
-    """Whether a variable belongs to the optimizer."""
-    return variable.endswith((*adam.SLOTS, *adafactor.SLOTS))
+    """Whether a variable belongs to the optimizer, or to what is measured."""
+    return variable.endswith((*adam.SLOTS, *adafactor.SLOTS)) or variable.startswith(MEASUREMENTS)
 
 
 def large_weights(name: str, shape: Sequence[int]) -> np.ndarray:

@@ -18,6 +18,10 @@ LOGGER = logging.getLogger(__name__)
 FULLY_READ_BYTES = 2 * 2**30
 """Checkpoints below this size are read whole before they are used, about 2 GB/s from memory."""
 
+MEASUREMENTS = "measurements/"
+"""Begins the names of variables that a run only looks at itself with: a checkpoint that lacks them
+is whole, and they begin anew."""
+
 _SAVED_FILE = re.compile(
     r"model\.ckpt-(?P<step>\d+)\.(index|meta|data-\d{5}-of-\d{5})(?P<partial>\.tempstate\d+)?"
 )
@@ -148,7 +152,9 @@ def check_variables(path: str, variables: dict[str, list[int]]) -> None:
         ValueError: a variable is missing or has another shape; names the first few.
     """
     stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-    missing = sorted(name for name in variables if name not in stored)
+    missing = sorted(
+        name for name in variables if name not in stored and not name.startswith(MEASUREMENTS)
+    )
     other = sorted(
         f"{name} {stored[name]} (the config makes it {shape})"
         for name, shape in variables.items()
@@ -164,6 +170,29 @@ def check_variables(path: str, variables: dict[str, list[int]]) -> None:
         )
 
 
+class _Saver(tf.compat.v1.train.Saver):
+    """Restores measurements if they are there, and else lets them begin anew."""
+
+    def __init__(self, variables: list[tf.Variable], **options: Any):
+        super().__init__(variables, **options)
+        measured = [item for item in variables if item.op.name.startswith(MEASUREMENTS)]
+        self._measured = {item.op.name for item in measured}
+        if measured:
+            rest = [item for item in variables if item.op.name not in self._measured]
+            self._without = tf.compat.v1.train.Saver(rest)
+            self._anew = tf.compat.v1.variables_initializer(measured)
+
+    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
+        """Restores all variables."""
+        if self._measured:
+            stored = tf.train.load_checkpoint(save_path).get_variable_to_shape_map()
+            if not self._measured <= stored.keys():
+                self._without.restore(sess, save_path)
+                sess.run(self._anew)
+                return
+        super().restore(sess, save_path)
+
+
 def make_saver(max_to_keep: int, sharded: bool = False) -> tf.compat.v1.train.Saver:
     """A saver of every global variable, registered where the session looks for it.
 
@@ -171,7 +200,7 @@ def make_saver(max_to_keep: int, sharded: bool = False) -> tf.compat.v1.train.Sa
         max_to_keep: checkpoints.
         sharded: whether every host writes the variables that it holds.
     """
-    saver = tf.compat.v1.train.Saver(
+    saver = _Saver(
         tf.compat.v1.global_variables(),
         max_to_keep=max_to_keep,
         sharded=sharded,

@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -26,6 +27,9 @@ METRIC_TENSORS = {
 }
 """Names under which the training graph offers its metrics; step counts the updates made, and
 labels the tokens that this one predicts."""
+
+NOISE_METRICS = ("noise_scale", "noise_scale_gradient", "noise_scale_variance")
+"""Those that are offered beside them with noise_scale_alpha; NaN where they are not known."""
 
 COUNTS = ("step", "labels")
 """Those that no summary is written of."""
@@ -152,8 +156,8 @@ class LabelWatch(tf.compat.v1.train.SessionRunHook):
 class MetricsLog(tf.compat.v1.train.SessionRunHook):
     """One JSON line of metrics per interval, and the progress display.
 
-    A line holds step, loss, learning_rate, grad_norm, tokens_per_second (since the line
-    before) and epoch.
+    A line holds step, loss, learning_rate, grad_norm, ``more_metrics`` (null for one that is not
+    known), tokens_per_second (since the line before) and epoch.
 
     Args:
         model_path: folder of the run.
@@ -162,6 +166,7 @@ class MetricsLog(tf.compat.v1.train.SessionRunHook):
         total_steps: where the run ends.
         tokens_per_step: of the whole batch.
         epoch_of_step: epochs read after so many steps; None if it is not known.
+        more_metrics: names of metrics that the training graph offers beside METRIC_TENSORS.
     """
 
     def __init__(
@@ -172,7 +177,9 @@ class MetricsLog(tf.compat.v1.train.SessionRunHook):
         total_steps: int,
         tokens_per_step: int,
         epoch_of_step: Optional[Callable[[int], float]],
+        more_metrics: Sequence[str] = (),
     ):
+        self._more_metrics = more_metrics
         self._path = os.path.join(model_path, METRICS_FILE)
         self._every_steps = every_steps
         self._start_step = start_step
@@ -191,15 +198,19 @@ class MetricsLog(tf.compat.v1.train.SessionRunHook):
 
     def before_run(self, run_context: Any) -> Any:
         """Asks for the metrics of the step."""
-        return SessionRunArgs(METRIC_TENSORS)
+        more = {name: f"training/{name}:0" for name in self._more_metrics}
+        return SessionRunArgs(METRIC_TENSORS | more)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Writes a line if one is due."""
-        values = {
+        values: dict[str, Any] = {
             key: int(value) if key == "step" else float(value)
             for key, value in run_values.results.items()
             if key != "labels"
         }
+        for key in self._more_metrics:
+            if math.isnan(values[key]):
+                values[key] = None
         step = values["step"]
         if step in (self._start_step + 1, self._total_steps) or step % self._every_steps == 0:
             self._write(values)

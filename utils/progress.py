@@ -30,6 +30,11 @@ def _size_of_terminal() -> dict[str, Any]:
     return {"dynamic_ncols": True} if known else _USUAL_SIZE
 
 
+def _noise_scale(values: dict[str, Any]) -> list[str]:
+    scale = values.get("noise_scale")
+    return [] if scale is None else [f"noise scale {scale:,.1f} sequences"]
+
+
 class Progress:
     """Shows how far a run has come and when it will be done.
 
@@ -63,6 +68,7 @@ class Progress:
             f"loss {values['loss']:.4f}",
             f"lr {values['learning_rate']:.3g}",
             f"grad norm {values['grad_norm']:.3f}",
+            *_noise_scale(values),
             f"{speed:,.0f} tokens/s",
         ]
         if "epoch" in values:

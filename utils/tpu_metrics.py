@@ -14,7 +14,7 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from utils.hooks import COUNTS, METRIC_TENSORS
+from utils.hooks import COUNTS, METRIC_TENSORS, NOISE_METRICS
 
 LOGGER = logging.getLogger(__name__)
 _TABLE, _COLUMNS = "training_table", "training_columns"
@@ -59,7 +59,7 @@ class HostMetrics(tf.compat.v1.train.SessionRunHook):
     """Tells other hooks of every step that a call made, and writes summaries.
 
     Args:
-        hooks: they look at single steps and read nothing but METRIC_TENSORS.
+        hooks: they look at single steps and read nothing but METRIC_TENSORS and NOISE_METRICS.
         model_path: folder of the run.
         every_steps: interval of the summaries.
     """
@@ -92,7 +92,8 @@ class HostMetrics(tf.compat.v1.train.SessionRunHook):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         """Reads the steps of the call that has ended."""
         for values in self._new_steps(run_context.session):
-            results = {name: values[name] for name in METRIC_TENSORS}
+            names = (*METRIC_TENSORS, *NOISE_METRICS)
+            results = {name: values[name] for name in names if name in values}
             for hook in self._hooks:
                 hook.after_run(
                     run_context, tf.compat.v1.train.SessionRunValues(results, None, None)

@@ -12,7 +12,7 @@ from configs.schema import Config
 from utils.batch_sizes import BatchSizes
 from utils.checkpoints import check_variables
 from utils.devices import Fit, session_config
-from utils.hooks import FiniteLossGuard, LabelWatch, MetricsLog
+from utils.hooks import NOISE_METRICS, FiniteLossGuard, LabelWatch, MetricsLog
 from utils.stored_config import config_path
 from utils.stored_data import Fingerprints, write_stored_data
 from utils.tpu import Tpu, iterations_per_call
@@ -75,6 +75,7 @@ def metrics_hooks(
             config.train_steps,
             config.train_batch_size * config.n_ctx,
             epoch_of_step,
+            NOISE_METRICS if config.noise_scale_alpha is not None else (),
         ),
     ]
     if fit.tpu is None:

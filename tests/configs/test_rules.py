@@ -38,6 +38,16 @@ from tests.configs.rules_support import DATASET, MASKED, VALID, problems
             "raise it or shorten the warm-up",
         ),
         (
+            {"noise_scale_alpha": 0.01},
+            "noise_scale_alpha: needs at least 2 microbatches, and the batch of a replica is one "
+            "(got 0.01); set tokens_per_mb_per_replica to 154 or less, or remove it",
+        ),
+        (
+            {"noise_scale_alpha": 0.01, "mesh_shape": "x:22", "tokens_per_mb_per_replica": 14},
+            "noise_scale_alpha: needs at least 2 microbatches, and the batch of a replica is one "
+            "(got 0.01); raise train_batch_size, split batch less, or remove it",
+        ),
+        (
             {"anneal_steps": 6},
             "end_lr: is required with anneal_steps (got null); add the rate after annealing",
         ),
@@ -271,6 +281,7 @@ def test_rules_name_keys_that_exist():
 
 def test_every_rule_declares_the_keys_that_it_reads(monkeypatch):
     values = VALID | {"mesh_shape": "x:2,y:1", "layout": "batch:x,heads:y", "lr_decay": "linear"}
+    values |= {"noise_scale_alpha": 0.5, "tokens_per_mb_per_replica": 14}
     config = parse_config(values)
     read = set()
     plain = Config.__getattribute__

@@ -42,7 +42,8 @@ def lowered(config):
         inputs, labels = (tf.compat.v1.placeholder(tf.int32, ids) for _ in range(2))
         step = tf.compat.v1.placeholder(tf.int32, [])
         built = build_training_graph(mesh, config, layout, inputs, labels, step)
-        fetched = [built.loss, built.updates.gradient_norm]
+        measured = built.noise.metrics.values() if built.noise else ()
+        fetched = [built.loss, built.updates.gradient_norm, *measured]
         counted = count_communication(ProcessorView(graph, layout), fetched)
         implementation = layout.placement(list(cpus(layout.size)))
         lowering = mtf.Lowering(graph, {mesh: implementation}, autostack=False)
@@ -67,7 +68,11 @@ def from_counters(counters, layout):
 
 @pytest.mark.parametrize(
     ("mesh_shape", "layout", "extra"),
-    [*((*layout, {}) for layout in LAYOUTS), (*LAYOUTS[1], MICROBATCHES)],
+    [
+        *((*layout, {}) for layout in LAYOUTS),
+        (*LAYOUTS[1], MICROBATCHES),
+        (*LAYOUTS[1], MICROBATCHES | {"noise_scale_alpha": 0.5}),
+    ],
     ids=lambda value: str(value) if isinstance(value, str) else f"{len(value)} more",
 )
 def test_number_and_sizes_are_those_of_the_lowering(mesh_shape, layout, extra):

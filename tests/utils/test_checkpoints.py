@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support import (
     Forward,
@@ -19,6 +20,7 @@ from utils.checkpoints import (
     check_variables,
     checkpoint_step,
     latest_checkpoint,
+    make_saver,
     remove_partial_saves,
 )
 
@@ -172,6 +174,30 @@ def shapes(values) -> dict[str, list[int]]:
 def test_a_checkpoint_may_hold_more_than_is_asked_for(run):
     check_variables(str(run / "model.ckpt-8"), {"gpt2/wte": [20, 30]})
     check_variables(str(run / "model.ckpt-8"), shapes(VALUES))
+
+
+MEASURED = "measurements/noise_scale/weight"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_measurements_go_on_if_they_are_stored_and_else_begin_anew(tmp_path, stored):
+    """A run may begin to measure at any checkpoint."""
+    values = {"gpt2/wte": np.ones(3, np.float32), MEASURED: np.float32(0.5)}
+    if not stored:
+        del values[MEASURED]
+    path = write_checkpoint(tmp_path, values, step=4)
+    check_variables(path, {"gpt2/wte": [3], MEASURED: []})
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        initial = tf.compat.v1.zeros_initializer()
+        names = {"gpt2/wte": [3], MEASURED: []}
+        variables = [
+            tf.compat.v1.get_variable(name, shape, initializer=initial)
+            for name, shape in names.items()
+        ]
+        make_saver(max_to_keep=1).restore(session, path)
+        weights, measured = session.run(variables)
+    np.testing.assert_array_equal(weights, np.ones(3))
+    assert measured == (0.5 if stored else 0.0)
 
 
 def test_another_model_is_refused(run):

@@ -120,3 +120,11 @@ def test_the_epoch_is_shown_if_it_is_known(log, monkeypatch):
     monkeypatch.setattr(sys, "stderr", file)
     Progress(0, 20).line(VALUES | {"epoch": 1.257})
     assert file.getvalue().endswith(f"{LINE}  epoch 1.26\n")
+
+
+@pytest.mark.parametrize(
+    ("scale", "shown"), [(1234.56, "  noise scale 1,234.6 sequences"), (None, "")]
+)
+def test_a_line_tells_the_noise_scale_once_it_is_known(log, scale, shown):
+    Progress(0, 20).line(VALUES | {"noise_scale": scale})
+    assert LINE.replace("  12,346", f"{shown}  12,346") in log.read_text()

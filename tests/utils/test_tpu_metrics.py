@@ -6,7 +6,7 @@ import math
 import pytest
 import tensorflow as tf
 
-from utils.hooks import FiniteLossGuard, MetricsLog, NonFiniteLossError
+from utils.hooks import NOISE_METRICS, FiniteLossGuard, MetricsLog, NonFiniteLossError
 from utils.tpu_metrics import HostMetrics, metrics_host_call
 
 PER_CALL, CALLS = 3, 4
@@ -16,7 +16,7 @@ def run(folder, losses, every_steps=2):
     """Runs calls of PER_CALL steps each, as the host of a TPU sees them."""
     inner = [
         FiniteLossGuard(str(folder)),
-        MetricsLog(str(folder), every_steps, 0, PER_CALL * CALLS, 10, None),
+        MetricsLog(str(folder), every_steps, 0, PER_CALL * CALLS, 10, None, NOISE_METRICS),
     ]
     with tf.Graph().as_default():
         step = tf.compat.v1.train.create_global_step()
@@ -29,6 +29,9 @@ def run(folder, losses, every_steps=2):
             "learning_rate": tf.constant(0.5),
             "grad_norm": tf.constant(2.0),
             "labels": tf.constant(7),
+            "noise_scale": tf.constant(11.0),
+            "noise_scale_gradient": tf.constant(0.25),
+            "noise_scale_variance": tf.constant(math.nan),
             "grads/norm/w": tf.constant(3.0),
         }
         remember, _ = metrics_host_call(metrics, PER_CALL, "/device:CPU:0")
@@ -54,6 +57,8 @@ def test_every_step_is_seen_once(tmp_path):
     assert [line["step"] for line in lines] == [1, 2, 4, 6, 8, 10, 12]
     assert [line["loss"] for line in lines] == [losses[line["step"] - 1] for line in lines]
     assert all((line["learning_rate"], line["grad_norm"]) == (0.5, 2.0) for line in lines)
+    noise = [[line[name] for name in NOISE_METRICS] for line in lines]
+    assert noise == [[11.0, 0.25, None]] * 7  # what is not known is null in JSON
 
 
 def test_summaries_hold_what_is_not_in_the_lines_too(tmp_path):
