@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from configs.schema import Config
 from models.kernels.normalization import normalize
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
-EPSILON = 1e-5  # GPT-2's and GPT-Neo's
+EPSILON = 1e-5  # GPT-2's, GPT-Neo's and GPT-J's
 
 
 def layer_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -> mtf.Tensor:
@@ -36,6 +37,28 @@ def scale_norm(weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str) -
     """
     gain = weights.ones(f"{name}/g", [])
     return normalize(x, gain, None, dim, EPSILON)
+
+
+def norm_of(
+    config: Config, weights: Weights, x: mtf.Tensor, dim: mtf.Dimension, name: str
+) -> mtf.Tensor:
+    """The norm that ``config.norm`` names; arguments else as ``layer_norm``.
+
+    ``rmsnorm`` and ``scalenorm`` divide a vector by its length and start with gains of
+    sqrt(features): one for each feature, or one for all.
+
+    Source: Zhang and Sennrich 2019 (RMSNorm), equation 4; Nguyen and Salazar 2019 (ScaleNorm),
+    equation 4; epsilon, initial gains and biases are those of Mesh Transformer JAX.
+    """
+    kind, _, variant = config.norm.partition("-")
+    if kind == "layernorm":
+        if not variant:
+            return layer_norm(weights, x, dim, name)
+        return normalize(x, weights.ones(f"{name}/g", [dim]), None, dim, EPSILON)
+    gain_dims = [dim] if kind == "rmsnorm" else []
+    gain = weights.constant(f"{name}/g", gain_dims, dim.size**0.5)
+    bias = weights.zeros(f"{name}/b", [dim]) if variant == "bias" else None
+    return normalize(x, gain, bias, dim, EPSILON, centers=False)
 
 
 def rezero(weights: Weights, x: mtf.Tensor, name: str) -> mtf.Tensor:

@@ -76,3 +76,7 @@ class Weights:
     def ones(self, name: str, dims: Sequence[mtf.Dimension]) -> mtf.Tensor:
         """A variable [dims] that starts at 1."""
         return self._get(name, dims, tf.compat.v1.ones_initializer())
+
+    def constant(self, name: str, dims: Sequence[mtf.Dimension], value: float) -> mtf.Tensor:
+        """A variable [dims] that starts at ``value``."""
+        return self._get(name, dims, tf.compat.v1.constant_initializer(value))

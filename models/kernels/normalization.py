@@ -7,6 +7,7 @@ the mesh in between.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -25,11 +26,13 @@ class _Normalization(mtf.Operation):
         outputs: Sequence[tuple[mtf.Shape, tf.DType]],
         features: mtf.Dimension,
         epsilon: float,
+        centers: bool,
         name: str,
     ):
         super().__init__(list(inputs), name=name)
         self.features = features
         self.epsilon = epsilon
+        self.centers = centers
         self._outputs = [
             mtf.Tensor(self, shape, dtype, index=index)
             for index, (shape, dtype) in enumerate(outputs)
@@ -39,17 +42,28 @@ class _Normalization(mtf.Operation):
         )
 
     def _run(self, mesh_impl: Any, label: str, function: Any, *slices: Any) -> Any:
-        key = (label, self.features.size, self.epsilon, len(self.outputs))
+        key = (label, self.features.size, self.epsilon, self.centers, len(self.outputs))
         program = fused(key, function)
         with fusing(mesh_impl):
             return mesh_impl.slicewise(program, *slices)
+
+    def _hat(self, x: tf.Tensor, first: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
+        """Normalised vectors, from the two numbers of each."""
+        values = tf.cast(x, tf.float32)
+        if self.centers:
+            values -= first[..., tf.newaxis]
+        return values * inverse[..., tf.newaxis]
 
     def _slices(self, lowering: Any) -> list[Any]:
         return [lowering.tensors[x].to_laid_out_tensor() for x in self.inputs]
 
 
 class Normalize(_Normalization):
-    """See ``normalize``; outputs: the result, and mean and 1 / deviation of each vector."""
+    """See ``normalize``; outputs: the result, and two numbers of each vector.
+
+    They are its mean and 1 / deviation or, when nothing is centered, its length and
+    1 / (length + epsilon).
+    """
 
     def __init__(
         self,
@@ -58,6 +72,7 @@ class Normalize(_Normalization):
         bias: Optional[mtf.Tensor],
         features: mtf.Dimension,
         epsilon: float,
+        centers: bool,
     ):
         rows = x.shape - features
         super().__init__(
@@ -65,6 +80,7 @@ class Normalize(_Normalization):
             [(x.shape, x.dtype), (rows, tf.float32), (rows, tf.float32)],
             features,
             epsilon,
+            centers,
             "normalize",
         )
 
@@ -80,38 +96,48 @@ class Normalize(_Normalization):
         x, *parameters = self._slices(lowering)
         axes = split_axes(mesh_impl, mtf.Shape([self.features]))
         if axes:
-            total = self._run(mesh_impl, "normalize total", self._total, x)
-            total = reduced(lowering, mesh_impl, total, axes, "SUM")
-            squares = self._run(mesh_impl, "normalize squares", self._squares, x, total)
-            squares = reduced(lowering, mesh_impl, squares, axes, "SUM")
-            values = self._run(
-                mesh_impl, "normalize apply", self._apply, x, total, squares, *parameters
-            )
+            sums: list[Any] = []
+            for label, function in self._statistics:
+                part = self._run(mesh_impl, label, function, x, *sums)
+                sums.append(reduced(lowering, mesh_impl, part, axes, "SUM"))
+            apply = partial(self._apply, len(sums))
+            values = self._run(mesh_impl, "normalize apply", apply, x, *sums, *parameters)
         else:
             values = self._run(mesh_impl, "normalize", self._whole, x, *parameters)
         for output, value in zip(self.outputs, values):
             lowering.set_tensor_lowering(output, value)
 
-    def _total(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.cast(x, tf.float32), -1)
+    @property
+    def _statistics(self) -> list[tuple[str, Any]]:
+        """Sums over the features, each from the slice of x and the sums before it."""
+        if self.centers:
+            return [("normalize total", _total), ("normalize squares", self._centered_squares)]
+        return [("normalize squares", _squares)]
 
-    def _squares(self, x: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
+    def _centered_squares(self, x: tf.Tensor, total: tf.Tensor) -> tf.Tensor:
         mean = total[..., tf.newaxis] / self.features.size
         return tf.reduce_sum(tf.square(tf.cast(x, tf.float32) - mean), -1)
 
     def _apply(
-        self, x: tf.Tensor, total: tf.Tensor, squares: tf.Tensor, gain: tf.Tensor, *bias: tf.Tensor
-    ) -> tuple[tf.Tensor, ...]:
-        mean = total / self.features.size
-        inverse = tf.math.rsqrt(squares / self.features.size + self.epsilon)
-        y = _hat(x, mean, inverse) * gain
+        self, number_of_sums: int, x: tf.Tensor, *rest: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        sums, (gain, *bias) = rest[:number_of_sums], rest[number_of_sums:]
+        if self.centers:
+            first = sums[0] / self.features.size
+            inverse = tf.math.rsqrt(sums[1] / self.features.size + self.epsilon)
+        else:
+            first = tf.sqrt(sums[0])
+            inverse = 1.0 / (first + self.epsilon)
+        y = self._hat(x, first, inverse) * gain
         if bias:
             y += bias[0]
-        return tf.cast(y, x.dtype), mean, inverse
+        return tf.cast(y, x.dtype), first, inverse
 
     def _whole(self, x: tf.Tensor, *parameters: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        total = self._total(x)
-        return self._apply(x, total, self._squares(x, total), *parameters)
+        sums: list[tf.Tensor] = []
+        for _, function in self._statistics:
+            sums.append(function(x, *sums))
+        return self._apply(len(sums), x, *sums, *parameters)
 
 
 class NormalizeGradient(_Normalization):
@@ -124,6 +150,7 @@ class NormalizeGradient(_Normalization):
             [(tensor.shape, tensor.dtype) for tensor in forward.inputs],
             forward.features,
             forward.epsilon,
+            forward.centers,
             "normalize_gradient",
         )
 
@@ -152,26 +179,32 @@ class NormalizeGradient(_Normalization):
             lowering.set_tensor_lowering(output, value)
 
     def _sums(
-        self, x: tf.Tensor, gain: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor, dy: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, x: tf.Tensor, gain: tf.Tensor, first: tf.Tensor, inverse: tf.Tensor, dy: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
         scaled = tf.cast(dy, tf.float32) * gain
-        hat = _hat(x, mean, inverse)
-        return tf.reduce_sum(scaled, -1), tf.reduce_sum(scaled * hat, -1)
+        projection = tf.reduce_sum(scaled * self._hat(x, first, inverse), -1)
+        return (projection, tf.reduce_sum(scaled, -1)) if self.centers else (projection,)
 
     def _finish(
         self,
         x: tf.Tensor,
         gain: tf.Tensor,
-        mean: tf.Tensor,
+        first: tf.Tensor,
         inverse: tf.Tensor,
         dy: tf.Tensor,
-        total: tf.Tensor,
         projection: tf.Tensor,
+        *totals: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
         dy = tf.cast(dy, tf.float32)
-        hat = _hat(x, mean, inverse)
-        along = total[..., tf.newaxis] + hat * projection[..., tf.newaxis]
-        dx = inverse[..., tf.newaxis] * (dy * gain - along / self.features.size)
+        hat = self._hat(x, first, inverse)
+        if self.centers:
+            along = totals[0][..., tf.newaxis] + hat * projection[..., tf.newaxis]
+            along /= self.features.size
+        else:
+            # Of a vector without length the direction is 0, and what it is divided by 1 + epsilon.
+            length = tf.where(first > 0.0, first, tf.ones_like(first))
+            along = hat * (projection / (length * inverse))[..., tf.newaxis]
+        dx = inverse[..., tf.newaxis] * (dy * gain - along)
         over = range(x.shape.rank - 1) if gain.shape.rank else range(x.shape.rank)
         gradients = [tf.cast(dx, x.dtype), tf.reduce_sum(dy * hat, list(over))]
         if len(self.outputs) == 3:
@@ -183,9 +216,12 @@ class NormalizeGradient(_Normalization):
         return self._finish(*arguments)
 
 
-def _hat(x: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
-    centered = tf.cast(x, tf.float32) - mean[..., tf.newaxis]
-    return centered * inverse[..., tf.newaxis]
+def _total(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(x, tf.float32), -1)
+
+
+def _squares(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.square(tf.cast(x, tf.float32)), -1)
 
 
 def normalize(
@@ -194,20 +230,23 @@ def normalize(
     bias: Optional[mtf.Tensor],
     features: mtf.Dimension,
     epsilon: float,
+    centers: bool = True,
 ) -> mtf.Tensor:
-    """``x`` with mean 0 and variance 1 over its last dimension, times a gain, plus a bias.
+    """Brings vectors to a common length, times a gain, plus a bias.
 
     Args:
         x: [..., features], floating; computed in float32. Every dimension may be split.
         gain: [features] or a scalar, float32.
         bias: [features] float32, or None.
         features: the last dimension of x.
-        epsilon: added to the variance.
+        epsilon: added to the variance or, when nothing is centered, to the length.
+        centers: whether vectors get mean 0 and variance 1; else they get the length 1.
 
     Returns:
         As ``x``.
 
-    Source: Ba, Kiros and Hinton 2016, equation 4; biased variance.
+    Source: Ba, Kiros and Hinton 2016, equation 4, with the biased variance; without centering
+    Nguyen and Salazar 2019, equation 4, with the epsilon of Mesh Transformer JAX.
     """
     assert x.shape.dims[-1] == features, (x.shape, features)
-    return Normalize(x, gain, bias, features, epsilon).outputs[0]
+    return Normalize(x, gain, bias, features, epsilon, centers).outputs[0]

@@ -1,11 +1,11 @@
-"""Layer norm against numpy, whole and split."""
+"""Norms against numpy, whole and split."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from models.normalization import layer_norm
+from models.normalization import layer_norm, norm_of
 from tests.support import assert_all_close, value_and_gradients
 from utils.mesh_tensorflow import mtf
 
@@ -70,3 +70,91 @@ def test_extreme_inputs_stay_finite(layout):
     assert all(np.isfinite(array).all() for array in got)
     # Where all features are equal only the bias is left.
     np.testing.assert_allclose(got[0][[0, 1, 3]], np.broadcast_to(BIAS, (3, 6, 20)), atol=1e-4)
+
+
+VARIANTS = {  # of `norm`: dimensions of the gain, whether there is a bias, initial gain
+    "layernorm": ([EMBD], True, 1.0),
+    "layernorm-nobias": ([EMBD], False, 1.0),
+    "rmsnorm": ([EMBD], False, 20**0.5),
+    "rmsnorm-bias": ([EMBD], True, 20**0.5),
+    "scalenorm": ([], False, 20**0.5),
+    "scalenorm-bias": ([], True, 20**0.5),
+}
+
+
+class Variables:
+    """Weights that are given as tensors; notes what their initial values would be."""
+
+    def __init__(self, **tensors):
+        self.tensors = tensors
+        self.initial = {}
+
+    def constant(self, name, dims, value):
+        tensor = self.tensors.pop(name.rsplit("/")[-1])
+        assert tensor.shape.dims == dims
+        self.initial[name] = value
+        return tensor
+
+    def ones(self, name, dims):
+        return self.constant(name, dims, 1.0)
+
+    def zeros(self, name, dims):
+        return self.constant(name, dims, 0.0)
+
+
+def length_reference(gain: np.ndarray, bias: bool) -> list[np.ndarray]:
+    """Value and gradients of x / (|x| + epsilon) times a gain, in float64."""
+    x = X.astype(np.float64)
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    divisor = length + 1e-5
+    d_unit = UPSTREAM * gain
+    along = (d_unit * x).sum(-1, keepdims=True) / (length * divisor**2)
+    of_gain = (UPSTREAM * x / divisor).sum((0, 1) if gain.shape else None)
+    gradients = [d_unit / divisor - x * along, of_gain]
+    if not bias:
+        return [x / divisor * gain, *gradients]
+    return [x / divisor * gain + BIAS, *gradients, UPSTREAM.sum((0, 1))]
+
+
+@pytest.mark.parametrize(("mesh_shape", "layout"), LAYOUTS)
+@pytest.mark.parametrize("norm", VARIANTS)
+def test_variants(norm, mesh_shape, layout):
+    gain_dims, has_bias, initial_gain = VARIANTS[norm]
+    gain = GAIN if gain_dims else GAIN[0]
+    inputs = [(X, [BATCH, SEQUENCE, EMBD]), (gain, gain_dims)]
+    inputs += [(BIAS, [EMBD])] if has_bias else []
+
+    def normed_by(_, x, gain, *bias):
+        variables = Variables(g=gain, **dict(zip("b", bias)))
+        y = norm_of(SimpleNamespace(norm=norm), variables, x, EMBD, "ln_f")
+        assert not variables.tensors
+        assert variables.initial.pop("ln_f/g") == initial_gain
+        assert set(variables.initial.values()) <= {0.0}
+        return y
+
+    got = value_and_gradients(mesh_shape, layout, inputs, normed_by, UPSTREAM)
+    if norm.startswith("layernorm"):
+        value, *gradients = reference(X)
+        expected = [value, *gradients] if has_bias else [value - BIAS, *gradients[:2]]
+    else:
+        expected = length_reference(np.asarray(gain), has_bias)
+    assert_all_close(got, expected, 2e-6)
+
+
+@pytest.mark.parametrize("layout", ["", "embd:x"])
+def test_a_vector_without_length_stays_finite(layout):
+    x = X.copy()
+    x[0] = 0.0
+    x[1] *= 1e15
+
+    def normed_by(_, x, gain):
+        variables = Variables(g=gain)
+        return norm_of(SimpleNamespace(norm="rmsnorm"), variables, x, EMBD, "ln_f")
+
+    inputs = [(x, [BATCH, SEQUENCE, EMBD]), (GAIN, [EMBD])]
+    value, d_x, d_gain = value_and_gradients(
+        "x:1" if not layout else "x:2", layout, inputs, normed_by, UPSTREAM
+    )
+    assert (value[0] == 0).all()
+    np.testing.assert_allclose(d_x[0], UPSTREAM[0] * GAIN / 1e-5, rtol=1e-5)
+    assert np.isfinite(value).all() and np.isfinite(d_x).all() and np.isfinite(d_gain).all()
