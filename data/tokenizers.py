@@ -303,17 +303,46 @@ def _gpt2_files() -> tuple[Path, Path]:
     return folder / "encoder.json", folder / "vocab.bpe"
 
 
+def _byte_level(vocabulary: str, merges: str) -> tokenizers.Tokenizer:
+    """GPT-2's kind of tokenizer, of the two files that its vocabulary comes in."""
+    backend = tokenizers.Tokenizer(models.BPE.from_file(vocabulary, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([END_OF_TEXT])
+    return backend
+
+
+def load_byte_level(vocabulary: str, merges: str) -> Tokenizer:
+    """Loads a tokenizer of GPT-2's kind.
+
+    Args:
+        vocabulary: JSON file of the tokens' ids.
+        merges: text file of the merges.
+
+    Returns:
+        The tokenizer; the end of text is added if the vocabulary has none.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    try:
+        backend = _byte_level(vocabulary, merges)
+    except Exception as error:  # the library raises plain Exception for every kind of damage
+        raise ValueError(
+            f"{vocabulary} and {merges} must be the vocabulary and merges of a byte-level "
+            f"tokenizer; got: {error}. Restore them."
+        ) from error
+    return Tokenizer(backend, vocabulary)
+
+
 def _load_gpt2() -> tokenizers.Tokenizer:
     vocabulary, merges = _gpt2_files()
     try:
-        backend = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+        backend = _byte_level(str(vocabulary), str(merges))
     except Exception as error:  # the library raises plain Exception for every kind of damage
         raise ValueError(
             f"GPT-2's vocabulary must be readable; got {error} for {vocabulary.parent}. {REINSTALL}"
         ) from error
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([END_OF_TEXT])
     size = backend.get_vocab_size(with_added_tokens=True)
     probe = backend.encode("Hello world").ids
     if size != GPT2_SIZE or backend.token_to_id(END_OF_TEXT) != GPT2_SIZE - 1:

@@ -70,7 +70,8 @@ def latest_checkpoint(model_path: str) -> Optional[str]:
     return path
 
 
-def _damaged(path: str, error: Exception) -> ValueError:
+def damaged(path: str, error: Exception) -> ValueError:
+    """The error of a checkpoint that cannot be read, for what TensorFlow says of it."""
     return ValueError(
         f"checkpoint {path} must be readable; got: {reason(error)[:200]}. Restore its files "
         "from a copy, or name an older checkpoint in the file `checkpoint` beside it."
@@ -95,7 +96,7 @@ def check_checkpoint(path: str) -> None:
                 reader.get_tensor(name)
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         # IndexError: what the reader makes of a file that ends early.
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     shards = tf.io.gfile.glob(f"{path}.data-*")
     expected = int(shards[0].rsplit("-of-", 1)[1]) if shards else 1
     if len(shards) != expected:

@@ -1,0 +1,1 @@
+"""Checkpoints of other programs, to and from this project's."""
