@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
 from tqdm import tqdm
@@ -23,6 +23,7 @@ RECORD_FILE = "conversion.json"
 
 WORKSHOP = ".conversion"
 _PLAN, _JOURNAL = os.path.join(WORKSHOP, "plan.json"), os.path.join(WORKSHOP, "journal.jsonl")
+_LOCK = "lock"
 
 
 def check_place(folder: str) -> None:
@@ -89,16 +90,42 @@ class Output:
         """
         check_place(self.folder)
         record, plan = _read(self.folder, RECORD_FILE), _read(self.folder, _PLAN)
-        if self._overwrite and (record or plan):
-            return False
         known = plan or record
+        if self._overwrite and known is not None:
+            self._check_only_ours(record, plan)
+            return False
         if known is not None and known["identity"] != self._identity:
             raise ValueError(
                 "the output folder must hold this conversion or none; got "
                 f"{self.folder}, which holds one of other files or with other options. Name "
                 "another folder, or replace what it has written with --overwrite."
             )
-        return plan is None and record is not None
+        if plan is not None or record is None:
+            return False
+        lost = [name for name in record["files"] if not os.path.exists(self._path(name))]
+        if lost:
+            raise ValueError(
+                f"a converted folder must be whole; got no {', '.join(lost[:3])} in {self.folder}. "
+                "Convert again with --overwrite."
+            )
+        return True
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, os.path.basename(name))
+
+    def _check_only_ours(self, *known: Optional[dict[str, Any]]) -> None:
+        written = {
+            WORKSHOP,
+            RECORD_FILE,
+            *(name for item in known if item for name in item["files"]),
+        }
+        names = set(os.listdir(self.folder)) - written
+        others = sorted(name for name in names if not name.endswith(".partial"))
+        if others:
+            raise ValueError(
+                "--overwrite must only delete what a conversion has written; got "
+                f"{', '.join(others[:3])} in {self.folder} as well. Name another folder."
+            )
 
     def begin(self, files: Sequence[str], size_bytes: int) -> None:
         """Makes the folder, or cleans it with ``--overwrite``; a resumed one stays as it is.
@@ -113,8 +140,6 @@ class Output:
         place = os.path.abspath(self.folder)
         if self._overwrite:
             self._clean()
-        os.makedirs(self.workshop, exist_ok=True)
-        self._lock()
         there = sum(
             os.path.getsize(os.path.join(folder, name))
             for folder in (place, self.workshop)
@@ -131,16 +156,23 @@ class Output:
         if _read(self.folder, _PLAN) is None:
             self._write(os.path.join(self.folder, _PLAN), files)
 
-    def _lock(self) -> None:
-        """Holds the folder for this process, as long as it lives."""
-        self._held = open(os.path.join(self.workshop, "lock"), "w")  # noqa: SIM115
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                "the output folder must be written by one process at a time; got "
-                f"{self.folder}, into which another one converts. Wait for its end."
-            ) from error
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the folder for this process, which ends the lock however it ends.
+
+        Raises:
+            ValueError: another process has it.
+        """
+        os.makedirs(self.workshop, exist_ok=True)
+        with open(os.path.join(self.workshop, _LOCK), "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(
+                    "the output folder must be written by one process at a time; got "
+                    f"{self.folder}, into which another one converts. Wait for its end."
+                ) from error
+            yield
 
     def _write(self, path: str, files: Sequence[str]) -> None:
         content = {"identity": self._identity, "files": sorted(files)}
@@ -149,15 +181,15 @@ class Output:
     def _clean(self) -> None:
         for known in (_read(self.folder, RECORD_FILE), _read(self.folder, _PLAN)):
             for name in known["files"] if known else ():
-                path = os.path.join(self.folder, os.path.basename(name))
-                if os.path.isfile(path):
-                    os.remove(path)
-        shutil.rmtree(self.workshop, ignore_errors=True)
-        self._overwrite = False
+                if os.path.isfile(self._path(name)):
+                    os.remove(self._path(name))
+        for name in set(os.listdir(self.workshop)) - {_LOCK}:
+            os.remove(os.path.join(self.workshop, name))
 
     def complete(self, files: Sequence[str]) -> None:
         """Says that the conversion is done."""
-        self._write(os.path.join(self.folder, RECORD_FILE), files)
+        there = [name for name in files if os.path.exists(self._path(name))]
+        self._write(os.path.join(self.folder, RECORD_FILE), there)
         shutil.rmtree(self.workshop)
 
     def journal(self) -> dict[str, dict[str, int]]:
@@ -248,7 +280,8 @@ def run(
     target: Target,
     output: Output,
     texts: Mapping[str, str],
-    carry: Callable[[], Sequence[str]],
+    carry: Callable[[], None],
+    carried: Sequence[str],
 ) -> int:
     """Fills the output folder.
 
@@ -257,7 +290,8 @@ def run(
         target: of their format.
         output: that is not finished.
         texts: content of further files, by name, in the order in which they are written.
-        carry: copies the files of the tokenizer; returns their names.
+        carry: copies the files of the tokenizer.
+        carried: names that they may have.
 
     Returns:
         The number of parts.
@@ -266,11 +300,12 @@ def run(
         ValueError, RuntimeError: as ``Output.begin`` and ``write_tensors``.
     """
     parts = target.parts(source.specs)
-    files = [*target.files(parts), *texts, RECORD_FILE]
-    output.begin(files, sum(spec.size_bytes for spec in source.specs.values()))
-    write_tensors(source, target, parts, output)
-    files += carry()
-    for name, text in texts.items():
-        write_atomically(os.path.join(output.folder, name), text.encode())
-    output.complete(files)
+    files = [*target.files(parts), *texts, *carried, RECORD_FILE]
+    with output.held():
+        output.begin(files, sum(spec.size_bytes for spec in source.specs.values()))
+        write_tensors(source, target, parts, output)
+        carry()
+        for name, text in texts.items():
+            write_atomically(os.path.join(output.folder, name), text.encode())
+        output.complete(files)
     return len(parts)

@@ -19,6 +19,7 @@ from interop.hf_files import hf_source, read_json_object, weight_files
 from interop.links import AsOurs, Link
 from interop.tensors import Source, check_tensors, checksum
 from interop.tokenizer_files import (
+    FILES,
     carry,
     dataset_entry,
     is_gpt2,
@@ -129,7 +130,7 @@ def convert(folder: str, output_folder: str, overwrite: bool) -> str:
         CARD_FILE: _card(config, model, parameters),
         "checkpoint": f'model_checkpoint_path: "{os.path.basename(target.path)}"\n',
     }
-    run(view, target, output, texts, lambda: carry(folder, output_folder, tokenizer, config))
+    run(view, target, output, texts, lambda: carry(folder, output_folder, tokenizer, config), FILES)
     return f"{output_folder}: {model.model_type} of {parameters:,} parameters, float32"
 
 

@@ -17,7 +17,7 @@ from interop.hf_configs import generation_values, hf_architecture, to_hf_values
 from interop.hf_target import HfTarget
 from interop.links import AsTheirs, Link
 from interop.tensors import DTYPES, Source, check_tensors
-from interop.tokenizer_files import carry, tokenizer_of_config
+from interop.tokenizer_files import FILES, carry, tokenizer_of_config
 from utils.stored_config import config_path, read_stored_config
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
@@ -123,7 +123,7 @@ def convert(folder: str, output_folder: str, choices: Choices) -> str:
         _CONFIG: json.dumps(to_hf_values(config, DTYPES[choices.dtype].name), indent=2) + "\n",
     }
     count = run(
-        view, target, output, texts, lambda: carry(folder, output_folder, tokenizer, config)
+        view, target, output, texts, lambda: carry(folder, output_folder, tokenizer, config), FILES
     )
     slots = "; optimizer slots are left out" if len(state) > 1 else ""  # one is the step
     return (

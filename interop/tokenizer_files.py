@@ -79,7 +79,7 @@ def tokenizer_of_config(config: Config, folder: str) -> Optional[Tokenizer]:
     return load_tokenizer() if config.token_count >= GPT2_SIZE else None
 
 
-def carry(source: str, target: str, tokenizer: Optional[Tokenizer], config: Config) -> list[str]:
+def carry(source: str, target: str, tokenizer: Optional[Tokenizer], config: Config) -> None:
     """Copies the files of a tokenizer, and writes those that transformers or we would miss.
 
     Args:
@@ -87,16 +87,13 @@ def carry(source: str, target: str, tokenizer: Optional[Tokenizer], config: Conf
         target: folder of the converted model.
         tokenizer: of the model; None if it has none.
         config: of the model.
-
-    Returns:
-        Names of the files.
     """
     names = [name for name in FILES if os.path.isfile(os.path.join(source, name))]
     for name in names:
         shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
     if tokenizer is None:
         LOGGER.warning("%s has no tokenizer, and neither has what was made of it", source)
-        return names
+        return
     by_id = {number: token for token, number in tokenizer.vocabulary.items()}
     special = {"bos_token": by_id[config.eos_id], "eos_token": by_id[config.eos_id]}
     settings: dict[str, Any] = {
@@ -112,7 +109,6 @@ def carry(source: str, target: str, tokenizer: Optional[Tokenizer], config: Conf
     }
     for name in texts.keys() - set(names):
         write_atomically(os.path.join(target, name), (texts[name].rstrip() + "\n").encode())
-    return sorted({*names, *texts})
 
 
 def dataset_entry(tokenizer: Tokenizer, folder: str, config_keys: dict[str, Any]) -> dict[str, Any]:
