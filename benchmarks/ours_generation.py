@@ -16,7 +16,8 @@ def build(task: dict[str, Any]) -> dict[str, Run]:
 
     from configs.load import parse_config
     from model_fns import Placement
-    from serving.engine import Engine, Sampling
+    from serving.engine import Engine
+    from serving.requests import Sampling
     from utils.devices import place_inference
 
     config = parse_config(task["config"])

@@ -46,7 +46,8 @@ def predict(config: Config, arguments: argparse.Namespace) -> str:
     prompt = prompt_of(arguments)
 
     from models.dimensions import WHOLE_IN_GENERATION
-    from serving.engine import Engine, Sampling
+    from serving.engine import Engine
+    from serving.requests import Sampling
     from serving.samples import format_samples, sample_texts, tokenizer_of
     from utils.devices import place_inference
 

@@ -132,6 +132,12 @@ def token_limit(config: Config) -> str:
     return f"n_vocab - vocab_padding = {config.token_count}"
 
 
+def token_range(config: Config) -> str:
+    """In which range ids must lie, in the words of the config's keys."""
+    name = "n_vocab - vocab_padding" if config.vocab_padding else "n_vocab"
+    return f"[0, {name} = {config.token_count})"
+
+
 def token_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
     """Special ids have a row in the embedding; padding may be the first id beyond it."""
     limits = {

@@ -135,6 +135,7 @@ CONDITIONS: tuple[Condition, ...] = (
             "predict_batch_size",
             "predict_max_steps",
             "remove_partial_sequences",
+            "repetition_penalty",
             "temperature",
             "top_k",
             "top_p",

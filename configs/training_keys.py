@@ -296,6 +296,13 @@ class SamplingKeys(BaseModel):
         unit="probability",
         example=0.95,
     )
+    repetition_penalty: float = key(
+        "Divides positive logits of tokens that the text already has, and multiplies negative "
+        "ones; 1 = off.",
+        1.0,
+        gt=0,
+        example=1.2,
+    )
     remove_partial_sequences: bool = key("Leave the prompt out of the samples.", False)
 
     @field_validator("top_k")

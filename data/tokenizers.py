@@ -195,9 +195,15 @@ class TextStream:
 
         Returns:
             The text that became complete with it, possibly empty.
+
+        Raises:
+            ValueError: the id is not in the vocabulary.
         """
         if self._tokenizer.is_byte_level:
-            return self._utf8.decode(self._tokenizer.token_bytes[int(token_id)])
+            spelled = self._tokenizer.token_bytes.get(int(token_id))
+            if spelled is None:
+                return self._tokenizer.decode([token_id])  # which says what is wrong
+            return self._utf8.decode(spelled)
         self._pending.append(int(token_id))
         text = self._pending_text()
         if text.endswith(_REPLACEMENT) and len(self._pending) < _MAX_PENDING_TOKENS:

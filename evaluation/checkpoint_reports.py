@@ -12,7 +12,8 @@ from configs.schema import Config
 from evaluation.dataset_loss import DatasetLoss, append_scores
 from model_fns import Placement
 from models.dimensions import WHOLE_IN_GENERATION
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from serving.samples import sample_texts, tokenizer_of, write_predictions
 from utils.devices import Fit, place_inference
 

@@ -141,6 +141,16 @@ class Dimensions:
         block = mtf.Dimension("cache_block", min(CACHE_BLOCK, self.memory_length.size))
         return mtf.Dimension("cache_blocks", self.memory_length.size // block.size), block
 
+    @staticmethod
+    def top_tokens(count: int) -> mtf.Dimension:
+        """The most likely tokens; never split."""
+        return mtf.Dimension("top_tokens", count)
+
+    def for_prompt(self) -> Dimensions:
+        """The same dimensions with one text, which no layout splits, in place of a batch of one."""
+        assert self.batch.size == 1
+        return replace(self, batch=mtf.Dimension("prompt", 1))
+
     def with_sequence(self, length: int) -> Dimensions:
         """The same dimensions with queries at ``length`` positions (a chunk of the window)."""
         return replace(self, sequence=mtf.Dimension("sequence", length))

@@ -42,10 +42,15 @@ class CacheKind(NamedTuple):
         attend: from a model, the number of a layer, queries, keys and values (each [batch,
             sequence, heads, features_per_head]), a cache and where they stand to (mixed values,
             the cache that holds the new positions too).
+        idle: values of the cache's tensors where there is no text yet, if the cache stays from
+            one run of a graph to the next.
+        in_place: whether new positions are written into the cache's own buffers.
     """
 
     empty: Callable[[GPT, int], Any]
     attend: Callable[..., tuple[mtf.Tensor, Any]]
+    idle: tuple[float, ...]
+    in_place: bool
 
 
 def _empty_keys_and_values(model: GPT, layer: int) -> KeyValueCache:
@@ -89,11 +94,12 @@ def _attend_to_state(
     return cached_linear_attention(queries, keys, values, cache, fed.counts)
 
 
-_KEYS_AND_VALUES = CacheKind(_empty_keys_and_values, _attend_to_keys)
+_KEYS_AND_VALUES = CacheKind(_empty_keys_and_values, _attend_to_keys, (0.0, 0.0), in_place=True)
 CACHE_KINDS = {
     "global": _KEYS_AND_VALUES,
     "local": _KEYS_AND_VALUES,
-    "linear": CacheKind(_empty_state, _attend_to_state),
+    # Whoever divides by an idle normalizer gets finite values.
+    "linear": CacheKind(_empty_state, _attend_to_state, (0.0, 1.0, 0.0), in_place=False),
 }
 """By the name of the attention type in a config."""
 

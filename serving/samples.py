@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from configs.schema import Config
 from data.tokenizers import Tokenizer, load_tokenizer
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 
 SEPARATOR = "=" * 20
 

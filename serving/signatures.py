@@ -88,6 +88,10 @@ def _generate_inputs(config: Config, text: Port) -> dict[str, Port]:
             tf.float32, "draws among the most likely tokens whose probabilities reach p; 1 for all"
         ),
         "entmax": setting(tf.bool, "draws from entmax probabilities in place of softmax ones"),
+        "repetition_penalty": setting(
+            tf.float32,
+            "divides positive logits of tokens that the text has, multiplies others; 1 is off",
+        ),
     }
 
 
@@ -128,11 +132,14 @@ def _setting_checks(inputs: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
     """Refuses settings with which nothing could be drawn; NaN passes no comparison."""
     temperature, top_p = inputs["temperature"], inputs["top_p"]
     finite = tf.logical_and(temperature >= 0, tf.math.is_finite(temperature))
+    penalty = inputs["repetition_penalty"]
+    penalizes = tf.logical_and(penalty > 0, tf.math.is_finite(penalty))
     rules = {
         "temperature": (finite, "finite and at least 0"),
         "top_p": (tf.logical_and(top_p > 0, top_p <= 1), "above 0 and at most 1"),
         "top_k": (inputs["top_k"] >= 0, "at least 0"),
         "max_new_tokens": (inputs["max_new_tokens"] >= 0, "at least 0"),
+        "repetition_penalty": (penalizes, "finite and above 0"),
     }
     return [
         tf.debugging.Assert(tf.reduce_all(fits), [f"{name} must be {words}; got", inputs[name]])
@@ -174,6 +181,7 @@ def _features(
         "top_k": per_row("top_k", 0),
         "top_p": per_row("top_p", 1.0),
         "entmax": per_row("entmax", False),
+        "repetition_penalty": per_row("repetition_penalty", 1.0),
     }
 
 

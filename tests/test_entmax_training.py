@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from model_fns import Placement
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from tests.models.test_entmax import bisected, reference_loss
 from tests.support import (
     Forward,

@@ -8,7 +8,8 @@ from inspection.measure import measure
 from inspection.processor_view import ProcessorView
 from model_fns import Placement, build_training_graph
 from models.kernels.operation import KernelOperation
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from tests.support import (
     Forward,
     cpus,

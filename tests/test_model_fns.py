@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 
 from configs.load import parse_config
 from model_fns import ModeKeys, Placement, make_model_fn
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from tests.support import (
     Forward,
     Trained,

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from model_fns import Placement, build_training_graph
 from models.sampling import FEATURES, generate
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from tests.support import (
     assert_all_close,
     cpus,
@@ -130,6 +131,7 @@ def test_generation():
         "top_k": [0, 5, 0],
         "top_p": [1.0, 1.0, 0.9],
         "entmax": [False, False, True],
+        "repetition_penalty": [1.0, 1.7, 1.0],
     }
     rows = {n: np.asarray(values[n], dtype.as_numpy_dtype) for n, dtype in FEATURES.items()}
     expected = generated(config, rows, compiled=False, xla=False)

@@ -73,6 +73,10 @@ class InferenceSession:
         """Runs the graph on the restored weights."""
         return self._session.run(fetches, feed)
 
+    def callable(self, fetches: Any, feeds: Sequence[tf.Tensor]) -> Callable[..., Any]:
+        """A function of the values of ``feeds``, quicker than ``run`` for one that is run often."""
+        return self._session.make_callable(fetches, feed_list=list(feeds))
+
     @property
     def parameters(self) -> int:
         """Number of weights."""

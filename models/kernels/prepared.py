@@ -45,7 +45,8 @@ class PreparedWeight(mtf.Variable):
         """Makes the variables, and the operation that fills them and releases the parts."""
         mesh_impl = lowering.mesh_impl(self)
         # One after another: in between, a weight is there twice.
-        before = [x for x in lowering.variables.values() if isinstance(x, _Filling)][-1:]
+        filled = lowering.variables.items()
+        before = [x for weight, x in filled if isinstance(weight, PreparedWeight)][-1:]
         masters = [part.get_master() for part in self._parts]
         with tf.control_dependencies([x.copy_master_to_slices for x in before]):
             read = [tf.identity(master) for master in masters]
@@ -75,14 +76,14 @@ class PreparedWeight(mtf.Variable):
                     tf.compat.v1.assign(master, nothing, validate_shape=False).op
                     for master in masters
                 ]
-        lowering.variables[self] = _Filling(tf.group(fill))
+        lowering.variables[self] = Filling(tf.group(fill))
         tensors = [tf.identity(variable) for variable in variables]
         lowering.set_tensor_lowering(
             self.outputs[0], mesh_impl.LaidOutTensor.from_tensor_list(tensors)
         )
 
 
-class _Filling:
+class Filling:
     """Takes part in bringing weights to the mesh, as ``LaidOutVariable`` does."""
 
     def __init__(self, fill: tf.Operation):

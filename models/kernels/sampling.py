@@ -27,6 +27,76 @@ def uniform(seeds: tf.Tensor, positions: tf.Tensor, count: int) -> tf.Tensor:
     return unit_interval(hash_of_positions(keys, [tf.range(count)]))
 
 
+def token_at(text: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Token of text [batch, length] at positions [batch]: [batch, 1]."""
+    return tf.gather(text, positions[:, tf.newaxis], batch_dims=1)
+
+
+def penalized(
+    logits: tf.Tensor, text: tf.Tensor, lengths: tf.Tensor, penalty: tf.Tensor
+) -> tf.Tensor:
+    """Makes tokens that are in a row's text already less likely.
+
+    Args:
+        logits: [batch, vocab] floating.
+        text: [batch, length] int32: prompt and continuation from position 0; ids beyond the
+            logits are not counted.
+        lengths: [batch] int32: tokens of the text that count.
+        penalty: [batch] float32 above 0; 1 is off.
+
+    Returns:
+        [batch, vocab] float32: of tokens in the text, positive logits divided by the penalty and
+        the others multiplied.
+
+    Source: Keskar et al. 2019 (CTRL), equation 2, which divides all logits; that negative ones are
+    multiplied, so that they do not become more likely, is transformers' reading.
+    """
+    logits = tf.cast(logits, tf.float32)
+    (rows, length), count = text.shape.as_list(), logits.shape.as_list()[-1]
+
+    def lowered() -> tf.Tensor:
+        counts = tf.logical_and(tf.range(length) < lengths[:, tf.newaxis], text < count)
+        columns = tf.where(counts, text, count)  # what does not count has a column of its own
+        places = tf.stack([tf.tile(tf.range(rows)[:, tf.newaxis], [1, length]), columns], -1)
+        seen = tf.scatter_nd(places, tf.ones([rows, length], tf.int32), [rows, count + 1])
+        factor = penalty[:, tf.newaxis]
+        changed = tf.where(logits > 0, logits / factor, logits * factor)
+        return tf.where(seen[:, :count] > 0, changed, logits)
+
+    return tf.cond(tf.reduce_any(tf.not_equal(penalty, 1.0)), lowered, lambda: logits)
+
+
+def scores_of(
+    logits: tf.Tensor, tokens: tf.Tensor, wanted: tf.Tensor, count: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Log-probabilities of the model's own distribution.
+
+    Args:
+        logits: [batch, vocab] floating.
+        tokens: [batch] int32.
+        wanted: [batch] bool; without any row that wants them, all results are 0.
+        count: how many of the most likely tokens.
+
+    Returns:
+        (log-probability of each token, float32 [batch]; the most likely tokens, int32 [batch,
+        count]; their log-probabilities, float32 [batch, count]).
+    """
+    logits = tf.cast(logits, tf.float32)
+    rows = logits.shape.as_list()[0]
+
+    def scored() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        log_probabilities = tf.nn.log_softmax(logits)
+        own = tf.gather(log_probabilities, tokens[:, tf.newaxis], batch_dims=1)[:, 0]
+        values, ids = tf.math.top_k(log_probabilities, count)
+        return own, ids, values
+
+    def nothing() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        zeros = tf.zeros([rows, count])
+        return zeros[:, 0], tf.cast(zeros, tf.int32), zeros
+
+    return tf.cond(tf.reduce_any(wanted), scored, nothing)
+
+
 def _nucleus_threshold(logits: tf.Tensor, top_k: tf.Tensor, top_p: tf.Tensor) -> tf.Tensor:
     """The smallest logit of each row that may be drawn: [batch, 1].
 

@@ -13,8 +13,9 @@ from configs.load import load_config
 from data.records import read_records
 from data.tokenizers import load_tokenizer
 from model_fns import Placement
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
 from serving.prompts import read_prompt
+from serving.requests import Sampling
 from serving.samples import sample_texts
 from tests.end_to_end.workshop import N_CTX, STEPS, STEPS_PER_CHECKPOINT, Result, once
 from utils.mesh import MeshLayout

@@ -9,14 +9,15 @@ import tensorflow as tf
 
 from configs.schema import Config
 from model_fns import Placement
-from models import sampling as decoding
+from models import decoder as decoding
 from models.dimensions import Dimensions
 from models.gpt import GPT
 from models.kernels.cache import KeyValueCache
 from models.kernels.linear_cache import LinearCache
 from models.kernels.sampling import draw
 from models.layer_caches import empty_caches, flatten, unflatten
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from tests.support import (
     Forward,
     cpus,

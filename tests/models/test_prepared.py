@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from model_fns import ModeKeys, Placement, inference_graph
 from models.sampling import FEATURES
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from tests.support import (
     cpus,
     make_config,
@@ -55,7 +56,7 @@ def test_a_matrix_is_in_memory_once_and_rounded(precision, tmp_path):
     engine = engine_on("x:1", "batch:x", precision)
     variables = random_variables(engine.config, seed=1)
     engine.load(write_checkpoint(tmp_path, variables))
-    session = engine._session
+    session = engine._schedule.session
     released = session.graph.get_collection(RELEASED)
     kept = {x.op.name: x for x in session.graph.get_collection("local_variables")}
     names = {variable.op.name for variable in released}

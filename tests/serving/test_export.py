@@ -25,7 +25,8 @@ import main
 from configs.load import load_config
 from data.tokenizers import load_tokenizer
 from model_fns import Placement
-from serving.engine import Engine, Sampling
+from serving.engine import Engine
+from serving.requests import Sampling
 from serving.signatures import ports_of
 from tests.support import (
     Forward,
@@ -45,6 +46,7 @@ SETTINGS = {
     "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 1.3, "top_k": 9, "top_p": 0.9, "seed": 5},
     "entmax": {"temperature": 2.0, "entmax": True, "seed": 6},
+    "penalized": {"temperature": 0.0, "repetition_penalty": 1.8},
 }
 
 
@@ -196,6 +198,7 @@ def request(settings: Sampling) -> dict:
         "top_k": [settings.top_k],
         "top_p": [settings.top_p],
         "entmax": [settings.entmax],
+        "repetition_penalty": [settings.repetition_penalty],
     }
 
 
@@ -213,6 +216,7 @@ WRONG = [
     ({"top_p": [math.nan]}, "top_p must be above 0 and at most 1; got"),
     ({"top_p": [1.5]}, "top_p must be above 0 and at most 1; got"),
     ({"top_k": [-1]}, "top_k must be at least 0; got"),
+    ({"repetition_penalty": [0.0]}, "repetition_penalty must be finite and above 0; got"),
     ({"max_new_tokens": [-1]}, "max_new_tokens must be at least 0; got"),
 ]
 
@@ -294,6 +298,7 @@ def test_signatures(client, run):
         "temperature": ["float32", [None]],
         "top_p": ["float32", [None]],
         "entmax": ["bool", [None]],
+        "repetition_penalty": ["float32", [None]],
     }
     generate = [{"tokens": ids} | settings, {"tokens": ["int32", [None, N_CTX]], "lengths": rows}]
     assert client["ports"] == {

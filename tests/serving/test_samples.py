@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.engine import Completion, Sampling
+from serving.requests import Completion, Sampling
 from serving.samples import (
     format_samples,
     sample_texts,
