@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
@@ -45,10 +46,12 @@ def evaluate(config: Config, arguments: argparse.Namespace) -> None:
 
 
 def predict(config: Config, arguments: argparse.Namespace) -> None:
-    """Continues a prompt; samples go to stdout or ``--out``."""
+    """Continues a prompt; samples go to stdout, as they are written, or to ``--out``."""
     from commands.inference import predict
 
-    print(predict(config, arguments), end="")
+    with closing(predict(config, arguments)) as pieces:
+        for piece in pieces:
+            print(piece, end="", flush=True)
 
 
 def export(config: Config, arguments: argparse.Namespace) -> None:

@@ -8,11 +8,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Optional
 
-from commands.shared import DEFAULT_RUN_ID, placement_of, prompt_of, trained_checkpoint
+from commands.shared import (
+    DEFAULT_RUN_ID,
+    placement_of,
+    prompt_of,
+    terminal_of,
+    trained_checkpoint,
+)
 from configs.schema import Config
 
+if TYPE_CHECKING:
+    from serving.engine import Engine
+    from serving.requests import Sampling
+
 _SAMPLES = "the number of samples"
+_READY = "> "  # for the next prompt
 
 
 def evaluate(config: Config, arguments: argparse.Namespace) -> str:
@@ -34,8 +47,12 @@ def evaluate(config: Config, arguments: argparse.Namespace) -> str:
     return json.dumps(scores)
 
 
-def predict(config: Config, arguments: argparse.Namespace) -> str:
-    """Continues a prompt; returns the samples, or "" when they went to ``--out``."""
+def predict(config: Config, arguments: argparse.Namespace) -> Generator[str, None, None]:
+    """Continues a prompt, or one after another as they are typed.
+
+    Returns:
+        What is to be shown, piece by piece as it is written; nothing if ``--out`` takes it.
+    """
     from configs.masking_rules import require_causal
     from utils.early_checks import check_output_file
     from utils.run_folder import check_trained
@@ -43,37 +60,69 @@ def predict(config: Config, arguments: argparse.Namespace) -> str:
     require_causal(config)
     check_output_file(arguments.out)
     check_trained(config)
-    prompt = prompt_of(arguments)
+    terminal = terminal_of(arguments)
+    prompt = "" if terminal else prompt_of(arguments)
 
     from models.dimensions import WHOLE_IN_GENERATION
     from serving.engine import Engine
-    from serving.requests import Sampling
-    from serving.samples import format_samples, sample_texts, tokenizer_of
+    from serving.prompts import typed_prompts
+    from serving.samples import tokenizer_of
     from utils.devices import place_inference
 
     tokenizer = tokenizer_of(config)
     checkpoint = trained_checkpoint(config)
     samples = arguments.num_samples or config.predict_batch_size
+    sampling = _sampling_of(config, arguments)
     fit = place_inference(
         config, arguments.gpu_ids, samples, _SAMPLES, WHOLE_IN_GENERATION, arguments.tpu
     )
-    sampling = Sampling.from_config(
+    engine = Engine(config, placement_of(fit), samples, tokenizer)
+    try:
+        engine.load(checkpoint)
+        if terminal is None:
+            yield from _answer(engine, prompt, sampling, samples, arguments.out)
+            return
+        yield _READY
+        for typed in typed_prompts(terminal):
+            yield from _answer(engine, typed, sampling, samples, with_prompt=False)
+            yield _READY
+    finally:
+        engine.close()
+
+
+def _sampling_of(config: Config, arguments: argparse.Namespace) -> Sampling:
+    from serving.requests import Sampling
+
+    names = ("temperature", "top_k", "top_p", "seed", "max_new_tokens", "repetition_penalty")
+    return Sampling.from_config(
         config,
-        temperature=arguments.temperature,
-        top_k=arguments.top_k,
-        top_p=arguments.top_p,
-        seed=arguments.seed,
-        max_new_tokens=arguments.max_new_tokens,
         entmax=arguments.entmax_sampling,
+        stop=tuple(arguments.stop) if arguments.stop else None,
+        **{name: getattr(arguments, name) for name in names},
     )
-    engine = Engine(config, placement_of(fit), samples)
-    engine.load(checkpoint)
-    text = format_samples(sample_texts(engine, tokenizer, prompt, sampling, samples))
-    if arguments.out is None:
-        return text
-    with open(arguments.out, "w", encoding="utf-8") as file:
+
+
+def _answer(
+    engine: Engine,
+    prompt: str,
+    sampling: Sampling,
+    samples: int,
+    out: Optional[str] = None,
+    with_prompt: bool = True,
+) -> Iterator[str]:
+    """A single sample as it is written, several when all are there; none if ``out`` takes them."""
+    from serving.samples import format_samples, sample_texts, stream_sample
+
+    if out is None and samples == 1:
+        yield from stream_sample(engine, prompt, sampling, with_prompt)
+        yield "\n"
+        return
+    text = format_samples(sample_texts(engine, prompt, sampling, samples))
+    if out is None:
+        yield text
+        return
+    with open(out, "w", encoding="utf-8") as file:
         file.write(text)
-    return ""
 
 
 def export(config: Config, arguments: argparse.Namespace) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from typing import Any
+from typing import Any, BinaryIO, Optional
 
 from configs.schema import Config
 
@@ -38,3 +38,10 @@ def prompt_of(arguments: argparse.Namespace) -> str:
     from serving.prompts import read_prompt
 
     return read_prompt(arguments.prompt, None if sys.stdin is None else sys.stdin.buffer)
+
+
+def terminal_of(arguments: argparse.Namespace) -> Optional[BinaryIO]:
+    """The terminal on which prompts are typed: ``--prompt -`` where someone sits; else None."""
+    if arguments.prompt != "-" or arguments.out is not None:
+        return None
+    return sys.stdin.buffer if sys.stdin is not None and sys.stdin.isatty() else None

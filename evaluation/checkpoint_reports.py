@@ -54,8 +54,8 @@ class CheckpointReports:
             fit = place_inference(
                 config, devices, batch_size, "predict_batch_size", WHOLE_IN_GENERATION
             )
-            self._tokenizer = tokenizer_of(config)
-            self._engine = Engine(config, _placement(fit), batch_size)
+            tokenizer = tokenizer_of(config)
+            self._engine = Engine(config, _placement(fit), batch_size, tokenizer)
             self._reports.append(self._sample)
 
     def report(self, checkpoint: str) -> None:
@@ -72,6 +72,6 @@ class CheckpointReports:
         self._engine.load(checkpoint)
         samples = self._config.predict_steps * self._config.predict_batch_size
         sampling = Sampling.from_config(self._config)
-        texts = sample_texts(self._engine, self._tokenizer, self._prompt, sampling, samples)
+        texts = sample_texts(self._engine, self._prompt, sampling, samples)
         path = write_predictions(self._config, self._run_id, self._engine.step, texts)
         LOGGER.info("samples in %s", os.path.relpath(path) if os.path.exists(path) else path)

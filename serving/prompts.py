@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import BinaryIO, Optional
 
 DEFAULT_PROMPT = (
@@ -36,9 +37,26 @@ def read_prompt(path: Optional[str], standard_input: Optional[BinaryIO] = None) 
             raise OSError("it is closed")
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"--prompt must be a readable UTF-8 text file; got {source} ({error}). Name a "
-            "file, or - for standard input."
-        ) from error
+        raise _unreadable(source, error) from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text[:-1] if text.endswith("\n") else text
+
+
+def typed_prompts(terminal: BinaryIO) -> Iterator[str]:
+    """Lines as they are typed, up to an empty one or the end of the input (Ctrl-D).
+
+    Raises:
+        ValueError: a line is no UTF-8.
+    """
+    while line := terminal.readline().rstrip(b"\r\n"):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _unreadable("standard input", error) from error
+
+
+def _unreadable(source: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"--prompt must be a readable UTF-8 text file; got {source} ({error}). Name a "
+        "file, or - for standard input."
+    )

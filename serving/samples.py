@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import tensorflow as tf
 
 from configs.schema import Config
 from data.tokenizers import Tokenizer, load_tokenizer
 from serving.engine import Engine
-from serving.requests import Sampling
+from serving.requests import Request, Sampling
 
 SEPARATOR = "=" * 20
 
@@ -26,24 +27,44 @@ def tokenizer_of(config: Config) -> Tokenizer:
     return load_tokenizer(dataset.tokenizer_path, dataset.tokenizer_is_pretrained)
 
 
-def sample_texts(
-    engine: Engine, tokenizer: Tokenizer, prompt: str, sampling: Sampling, samples: int
-) -> list[str]:
+def _prompt_text(engine: Engine, prompt: str, ids: list[int]) -> str:
+    """What a sample begins with: the prompt as far as the window has it, or nothing."""
+    assert engine.tokenizer is not None
+    # An empty prompt is continued from an end of text that nobody wrote.
+    is_shown = prompt and not engine.config.remove_partial_sequences
+    return engine.tokenizer.decode(ids) if is_shown else ""
+
+
+def sample_texts(engine: Engine, prompt: str, sampling: Sampling, samples: int) -> list[str]:
     """Continues ``prompt`` ``samples`` times.
+
+    Args:
+        engine: with a tokenizer.
+        prompt: any text.
+        sampling: how it is continued.
+        samples: texts, each with its own seed.
 
     Returns:
         Texts; each begins with the prompt unless the config's remove_partial_sequences is set.
     """
-    ids = tokenizer.encode(prompt)
-    [completions] = engine.generate([ids], sampling, samples)
-    texts = []
-    for completion in completions:
-        # An empty prompt is continued from an end of text that nobody wrote.
-        if engine.config.remove_partial_sequences or not ids:
-            texts.append(tokenizer.decode(completion.continuation))
-        else:
-            texts.append(tokenizer.decode(completion.prompt + completion.continuation))
-    return texts
+    assert engine.tokenizer is not None
+    [completions] = engine.generate([engine.tokenizer.encode(prompt)], sampling, samples)
+    return [_prompt_text(engine, prompt, one.prompt) + one.text for one in completions]
+
+
+def stream_sample(
+    engine: Engine, prompt: str, sampling: Sampling, with_prompt: bool = True
+) -> Iterator[str]:
+    """The first of ``sample_texts`` in pieces, as it is written; ``with_prompt`` or without."""
+    assert engine.tokenizer is not None
+    generation = engine.submit(Request(engine.tokenizer.encode(prompt), sampling))
+    try:
+        if with_prompt:
+            yield _prompt_text(engine, prompt, generation.prompt)
+        for event in generation:
+            yield event.text
+    finally:  # nobody reads on
+        generation.cancel()
 
 
 def format_samples(texts: list[str]) -> str:

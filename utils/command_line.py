@@ -8,6 +8,7 @@ from typing import Optional
 
 from utils.cluster_flags import add_cluster_flags, cluster_conflict
 from utils.flags import ExitingParser, at_least
+from utils.sampling_flags import PREDICT_ONLY, add_sampling_flags
 
 DEFAULT_STEPS_PER_CHECKPOINT = 5000
 
@@ -22,18 +23,6 @@ _MODE_FLAGS: dict[str, str] = {
     "auto_layout": "auto_layout",
     "auto_layout_and_mesh_shape": "auto_layout",
 }
-
-_PREDICT_ONLY: tuple[str, ...] = (
-    "prompt",
-    "max_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "num_samples",
-    "entmax_sampling",
-    "out",
-)
 
 # Modes that use no mesh, or choose one themselves.
 _WITHOUT_FIT_MESH = ("--check_dataset", "--auto_layout_and_mesh_shape")
@@ -52,31 +41,6 @@ _RENAMED: dict[str, str] = {
 _DEVICE = re.compile(r"/?(?:device:)?(?:(?P<kind>GPU|CPU):)?(?P<index>\d{1,6})", re.IGNORECASE)
 
 _FLAG = re.compile(r"--?[A-Za-z][\w-]*")
-
-
-def _real(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def _temperature(text: str) -> float:
-    value = _real(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(
-            f"must be a number of at least 0; got {text!r}. Use 0 for the most likely token."
-        )
-    return value
-
-
-def _probability(text: str) -> float:
-    value = _real(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(
-            f"must be above 0 and at most 1; got {text!r}. Use 1 to sample among all tokens."
-        )
-    return value
 
 
 def parse_gpu_ids(values: Sequence[str]) -> tuple[str, ...]:
@@ -127,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_flags(parser.add_argument_group("run"))
     add_cluster_flags(parser.add_argument_group("several machines"), at_least)
     _add_mode_flags(parser.add_argument_group("what to do, in place of training (one of them)"))
-    _add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
+    add_sampling_flags(parser.add_argument_group("sampling, with --predict"))
     return parser
 
 
@@ -204,63 +168,6 @@ def _add_mode_flags(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{name}", action="store_true", help=f"{text} (default: off)")
 
 
-def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
-    """Flags of --predict; what is not given comes from the config."""
-    group.add_argument(
-        "--prompt",
-        metavar="FILE",
-        help="text file with the prompt, - for stdin; also for the samples that a training run "
-        "writes if predict_steps is set (default: a built-in paragraph)",
-    )
-    group.add_argument(
-        "--max_new_tokens",
-        type=at_least(1),
-        metavar="N",
-        help="new tokens per sample (default: predict_max_steps of the config)",
-    )
-    group.add_argument(
-        "--temperature",
-        type=_temperature,
-        metavar="T",
-        help="divisor of the logits, 0 = most likely token (default: temperature of the config)",
-    )
-    group.add_argument(
-        "--top_k",
-        type=at_least(1),
-        metavar="K",
-        help="sample among the K most likely tokens (default: top_k of the config)",
-    )
-    group.add_argument(
-        "--top_p",
-        type=_probability,
-        metavar="P",
-        help="nucleus sampling, 1 = all tokens (default: top_p of the config)",
-    )
-    group.add_argument(
-        "--seed",
-        type=at_least(0),
-        metavar="N",
-        help="seed of the samples, a seed repeats a text (default: seed of the config)",
-    )
-    group.add_argument(
-        "--num_samples",
-        type=at_least(1),
-        metavar="N",
-        help="samples of the prompt (default: predict_batch_size of the config)",
-    )
-    group.add_argument(
-        "--entmax_sampling",
-        action="store_true",
-        help="sample from entmax probabilities, not softmax (default: off)",
-    )
-    group.add_argument(
-        "--out",
-        metavar="FILE",
-        help="file for the samples; with --export the folder of the exported versions (default: "
-        "standard output; export in model_path)",
-    )
-
-
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parses and checks the command line of main.py.
 
@@ -333,7 +240,7 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
         allowed = ("out",) if namespace.export else () if modes else ("prompt",)
         given = [
             f"--{flag}"
-            for flag in _PREDICT_ONLY
+            for flag in PREDICT_ONLY
             if _is_given(namespace, flag) and flag not in allowed
         ]
         if given == ["--out"]:

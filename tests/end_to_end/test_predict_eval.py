@@ -184,12 +184,12 @@ def test_weights_of_equal_shapes_are_not_taken_for_another_model(trained, progra
 def continue_prompt(trained, workshop):
     """Continues a prompt as --predict does, on a graph that is built once."""
     config = load_config(str(workshop.folder / "trained.json"))
-    engine = Engine(config, Placement(MeshLayout.from_config(config), ("",)), 1)
-    engine.load(str(workshop.run_folder("trained") / f"model.ckpt-{STEPS}"))
     tokenizer = load_tokenizer(str(workshop.folder / "tokenizer.json"), is_pretrained=False)
+    engine = Engine(config, Placement(MeshLayout.from_config(config), ("",)), 1, tokenizer)
+    engine.load(str(workshop.run_folder("trained") / f"model.ckpt-{STEPS}"))
 
     def sample(prompt, **settings):
-        return sample_texts(engine, tokenizer, prompt, Sampling.from_config(config, **settings), 1)
+        return sample_texts(engine, prompt, Sampling.from_config(config, **settings), 1)
 
     yield sample
     engine.close()
@@ -242,6 +242,51 @@ def test_entmax_sampling_draws_other_tokens(trained, program, prompt_file):
     plain, entmax = (predict(program, *words, *more).out for more in ([], ["--entmax_sampling"]))
     assert entmax.count("= sample ") == plain.count("= sample ") == 8
     assert entmax != plain
+
+
+def test_stop_strings_and_the_penalty(trained, program, prompt_file):
+    words = ["--prompt", prompt_file(PROMPT), "--temperature", "0"]
+    whole = predict(program, *words).out[:-1]
+    written = whole.removeprefix(PROMPT)
+    stop = written[2:5]
+    cut = PROMPT + written[: written.index(stop)]
+    escaped = stop.replace("\\", "\\\\").replace("\n", "\\n")
+    assert predict(program, *words, "--stop", escaped).out == cut + "\n"
+    # Several samples are written when all are there, in the same way.
+    several = predict(program, *words, "--stop", escaped, "--num_samples", "2").out
+    assert several.count(cut + "\n") == 2
+    assert predict(program, *words, "--stop", "never written").out == whole + "\n"
+    assert predict(program, *words, "--repetition_penalty", "5").out != whole + "\n"
+    by_key = predict(program, *words, "--set", "repetition_penalty=5.0").out
+    assert by_key == predict(program, *words, "--repetition_penalty", "5").out
+
+
+class Terminal(io.BytesIO):
+    """Standard input at which someone sits, who types what it was made of."""
+
+    buffer = property(lambda self: self)
+
+    def isatty(self):
+        return True
+
+
+def test_prompts_that_are_typed(trained, program, prompt_file, monkeypatch):
+    words = ["--temperature", "0", "--max_new_tokens", "5"]
+    answers = {
+        text: predict(program, "--prompt", prompt_file(text), *words).out.removeprefix(text)
+        for text in (PROMPT, "Gé")
+    }
+    first, second = answers.values()
+    for end in ("\nnot read\n", ""):  # an empty line, and Ctrl-D
+        typed = Terminal(f"{PROMPT}\nGé\n{end}".encode())
+        monkeypatch.setattr(sys, "stdin", typed)
+        shown = predict(program, "--prompt", "-", *words).out
+        assert shown == f"> {first}> {second}> "
+        assert typed.read().decode() == end[1:]
+    monkeypatch.setattr(sys, "stdin", Terminal(b"\xff\n"))
+    result = program("--model", "trained.json", "--predict", "--prompt", "-")
+    assert result.code == 2
+    assert "--prompt must be a readable UTF-8 text file; got standard input (" in result.err
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.requests import Completion, Sampling
+from serving.generation import Generation
+from serving.requests import Completion, Request, Sampling
 from serving.samples import (
     format_samples,
     sample_texts,
+    stream_sample,
     tokenizer_of,
     write_predictions,
 )
+from serving.text_stream import StoppingText
 from tests.support import make_config
 
 SAMPLING = Sampling(1.0, 0, 1.0, 0, 5, None)
@@ -18,6 +21,9 @@ SAMPLING = Sampling(1.0, 0, 1.0, 0, 5, None)
 
 class Letters:
     """A tokenizer of letters: a = 0."""
+
+    is_byte_level = True
+    token_bytes = {number: bytes([ord("a") + number]) for number in range(26)}
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) - ord("a") for letter in text]
@@ -29,6 +35,8 @@ class Letters:
 class EchoEngine:
     """Continues a prompt by its last token, once more for each sample."""
 
+    tokenizer = Letters()
+
     def __init__(self, config):
         self.config = config
         self.calls = []
@@ -37,25 +45,49 @@ class EchoEngine:
         self.calls.append((prompts, sampling, samples))
         fitted = [ids or [25] for ids in prompts]  # as the engine starts an empty one
         return [
-            [Completion(ids, ids[-1:] * (number + 1), False) for number in range(samples)]
+            [
+                Completion(ids, ids[-1:] * (number + 1), False, "z" * (number + 1))
+                for number in range(samples)
+            ]
             for ids in fitted
         ]
+
+    def submit(self, request):
+        self.calls.append(request)
+        ids = list(request.prompt) or [25]
+        self.generation = Generation(ids, request.sampling, 5, StoppingText(self.tokenizer, ids))
+        for token in (1, 2):
+            self.generation.push(token)
+        return self.generation
 
 
 def test_samples_begin_with_the_prompt():
     engine = EchoEngine(make_config())
-    texts = sample_texts(engine, Letters(), "abc", SAMPLING, 2)
-    assert texts == ["abcc", "abccc"]
+    assert sample_texts(engine, "abc", SAMPLING, 2) == ["abcz", "abczz"]
     assert engine.calls == [([[0, 1, 2]], SAMPLING, 2)]
 
 
 def test_samples_without_the_prompt():
     engine = EchoEngine(make_config(remove_partial_sequences=True))
-    assert sample_texts(engine, Letters(), "abc", SAMPLING, 2) == ["c", "cc"]
+    assert sample_texts(engine, "abc", SAMPLING, 2) == ["z", "zz"]
 
 
 def test_samples_of_an_empty_prompt_do_not_show_what_stood_in_for_it():
-    assert sample_texts(EchoEngine(make_config()), Letters(), "", SAMPLING, 2) == ["z", "zz"]
+    assert sample_texts(EchoEngine(make_config()), "", SAMPLING, 2) == ["z", "zz"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "with_prompt", "start"), [("xy", True, "xy"), ("xy", False, ""), ("", True, "")]
+)
+def test_a_sample_is_shown_as_it_is_written(prompt, with_prompt, start):
+    engine = EchoEngine(make_config())
+    pieces = stream_sample(engine, prompt, SAMPLING, with_prompt)
+    shown = [next(pieces) for _ in range(3 if with_prompt else 2)]
+    assert "".join(shown) == start + "bc"
+    assert not engine.generation.ended  # and yet they are there
+    pieces.close()
+    assert engine.generation.result().cancelled
+    assert engine.calls == [Request(engine.tokenizer.encode(prompt), SAMPLING)]
 
 
 def test_one_text_is_written_as_it_is():

@@ -28,10 +28,12 @@ FLAGS = {
     "--predict",
     "--print_config",
     "--prompt",
+    "--repetition_penalty",
     "--sacred_id",
     "--seed",
     "--set",
     "--steps_per_checkpoint",
+    "--stop",
     "--task",
     "--temperature",
     "--top_k",
@@ -252,6 +254,25 @@ def test_wrong_gpu_ids(values, message):
             "Use 1 to sample among all tokens.",
         ),
         (
+            "--model x --predict --repetition_penalty 0",
+            "argument --repetition_penalty: must be a number above 0; got '0'. "
+            "Use 1 for no penalty.",
+        ),
+        (
+            r"--model x --predict --stop a\d",
+            r"argument --stop: must be a text whose escapes are \n \t \r \\; got \d in 'a\\d'. "
+            r"Write \\ for a backslash.",
+        ),
+        (
+            "--model x --predict --stop=",
+            r"argument --stop: must be a text whose escapes are \n \t \r \\; got an empty text. "
+            r"Write \\ for a backslash.",
+        ),
+        (
+            "--model x --eval --stop a",
+            "--stop is for --predict only; got no --predict. Add it.",
+        ),
+        (
             "--model x --gpu_ids nope",
             "--gpu_ids must be device numbers or names; got 'nope'. "
             "Write 0 1, or device:GPU:0 device:GPU:1.",
@@ -260,3 +281,9 @@ def test_wrong_gpu_ids(values, message):
 )
 def test_usage_errors(capsys, words, message):
     assert error_of(capsys, *words.split()) == message
+
+
+def test_escapes_of_stop_strings():
+    words = ["--model", "x", "--predict", "--stop", r"\n\nQ:", "--stop", r"a\\n\té"]
+    assert parse_arguments(words).stop == ["\n\nQ:", "a\\n\té"]
+    assert parse_arguments(words[:3]).stop is None
