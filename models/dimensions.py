@@ -14,6 +14,8 @@ from utils.mesh_tensorflow import mtf
 
 FEED_FORWARD_EXPANSION = 4  # width of the hidden layer over n_embd; GPT paper, section 4.1
 
+RELATIVE_BUCKETS = 32  # of distances between query and key, for relative positions; T5's
+
 CACHE_BLOCK = 64
 """Positions of a block of the key-value cache. A cache holds whole blocks."""
 
@@ -134,6 +136,11 @@ class Dimensions:
     def projections(self) -> mtf.Dimension:
         """Queries, keys and values in one tensor; never split."""
         return mtf.Dimension("projections", 3)
+
+    @property
+    def relative_buckets(self) -> mtf.Dimension:
+        """Buckets of distances in the table of relative positions; never split."""
+        return mtf.Dimension("relative_buckets", RELATIVE_BUCKETS)
 
     @property
     def cache_blocks(self) -> tuple[mtf.Dimension, mtf.Dimension]:

@@ -46,6 +46,7 @@ def masked_attention(
     rate: float,
     label: str,
     slots: Optional[MemorySlots] = None,
+    table: Optional[mtf.Tensor] = None,
 ) -> mtf.Tensor:
     """Softmax attention within a window.
 
@@ -62,6 +63,8 @@ def masked_attention(
         rate: probability of dropping a weight.
         label: place in the model, for the dropout's noise.
         slots: learned keys and values beside those of the sequence.
+        table: of relative positions, [heads, relative_buckets] float32; added to the scores of
+            the sequence's keys by their distance.
 
     Returns:
         [batch, sequence, heads, features_per_head].
@@ -71,6 +74,7 @@ def masked_attention(
     mesh = queries.mesh
     slot_count = slots.keys.shape.dims[0].size if slots is not None else 0
     drops = dropout is not None and rate > 0.0
+    learned = [*(slots or ()), *([] if table is None else [table])]
 
     pieces = mtf.Dimension(memory.name, key_slices)
     exact = queries.dtype if key_slices == 1 else tf.float32  # to be added up
@@ -87,12 +91,14 @@ def masked_attention(
             slot_bias = tf.where(tf.equal(key_positions[0], 0), 0.0, MASKED)
             numbers = tf.range(_SLOT_POSITIONS, _SLOT_POSITIONS + slot_count)
             key_positions = tf.concat([numbers, key_positions], 0)
+        table_slice = None if table is None else rest.pop(0)
         length, key_count = query_positions.shape.as_list()[0], slices[4].shape.as_list()[0]
         # Which keys a block may leave out is known where queries and keys are whole.
         whole = length == sequence.size and key_count == memory.size
         blocks = window.blocks(length) if whole else [Block(0, length, 0, key_count)]
         attention = BlockAttention(window, rate if drops else 0.0, tuple(blocks), slot_count)
-        return attention, [q, k, v], Scene(query_positions, key_positions, slot_bias, rest)
+        scene = Scene(query_positions, key_positions, slot_bias, rest, table_slice)
+        return attention, [q, k, v], scene
 
     def forward(*slices: tf.Tensor) -> Any:
         attention, (q, k, v), scene = prepared(slices)
@@ -111,12 +117,12 @@ def masked_attention(
         d_normalizer = None if dys[2] is None else dys[2][..., 0] * made.total
         upstream = tf.cast(upstream, q.dtype)
         d_q, *d_kv = attention.gradient(q, k, v, scene, made, upstream, d_normalizer)
-        d_slots = []
+        d_kv, d_learned = d_kv[:2], d_kv[2:]
         if slot_count:
             d_slots = [_slot_gradient(x[:, :, :slot_count], xs[5].dtype) for x in d_kv]
-            d_kv = [x[:, :, slot_count:] for x in d_kv]
+            d_kv, d_learned = [x[:, :, slot_count:] for x in d_kv], [*d_slots, *d_learned]
         gradients = [tf.transpose(x, [0, 2, 1, 3]) for x in (d_q, *d_kv)]
-        return [*gradients, None, None, *d_slots, *[None] * (len(xs) - 5 - len(d_slots))]
+        return [*gradients, None, None, *d_learned, *[None] * (len(xs) - 5 - len(d_learned))]
 
     inputs = [
         queries,
@@ -124,7 +130,7 @@ def masked_attention(
         values,
         mtf.range(mesh, sequence, tf.int32),
         mtf.range(mesh, memory, tf.int32),
-        *(slots or ()),
+        *learned,
     ]
     if dropout is not None and drops:
         inputs += [dropout.key(label), dropout.positions(batch), dropout.positions(heads)]

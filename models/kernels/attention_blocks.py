@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from models.kernels.fusion import fused
 from models.kernels.noise import keep_mask
+from models.kernels.relative_positions import relative_bias
 
 MASKED = -1e9  # added to scores that must not count; exp of it is 0 in float32 and bfloat16
 MIN_BLOCK = 128
@@ -92,19 +93,21 @@ class Mixed(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Which keys count, and which weights are dropped.
+    """Which keys count, by how much, and which weights are dropped.
 
     Attributes:
         query_positions: [queries] int32.
         key_positions: [slots and keys] int32.
         slot_bias: added to the scores of the slots, scalar.
         noise: key of the dropout and positions in batch and heads, or nothing.
+        table: of relative positions, [h, buckets] float32, or None.
     """
 
     query_positions: tf.Tensor
     key_positions: tf.Tensor
     slot_bias: tf.Tensor
     noise: Sequence[tf.Tensor]
+    table: Optional[tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,9 @@ class BlockAttention:
         query_positions: tf.Tensor,
         key_positions: tf.Tensor,
         slot_bias: tf.Tensor,
+        *relative: tf.Tensor,
     ) -> tf.Tensor:
-        """Scores as float32, those of hidden keys with MASKED added."""
+        """Scores as float32, those of hidden keys with MASKED added, and their relative bias."""
         seen = self.window.sees(
             query_positions[:, tf.newaxis], key_positions[tf.newaxis, self.slots :]
         )
@@ -142,7 +146,19 @@ class BlockAttention:
         if self.slots:
             in_front = tf.fill([bias.shape[0], self.slots], slot_bias)
             bias = tf.concat([in_front, bias], 1)
-        return tf.cast(scores, tf.float32) + bias
+        masked = tf.cast(scores, tf.float32) + bias
+        return masked + relative[0] if relative else masked
+
+    def _relative(self, here: Scene) -> list[tf.Tensor]:
+        """Bias by distance of a block's scores, [1, h, queries, slots and keys], or nothing."""
+        if here.table is None:
+            return []
+        first = here.query_positions[:1] - here.key_positions[self.slots : self.slots + 1]
+        queries, keys = here.query_positions.shape[0], here.key_positions.shape[0] - self.slots
+        bias = relative_bias(here.table, first, queries, keys, self.window.causal)
+        if self.slots:  # they stand nowhere
+            bias = tf.pad(bias, [[0, 0], [0, 0], [0, 0], [self.slots, 0]])
+        return [bias]
 
     def _factors(
         self, query_positions: tf.Tensor, key_positions: tf.Tensor, *noise: tf.Tensor
@@ -174,10 +190,15 @@ class BlockAttention:
         query_positions: tf.Tensor,
         key_positions: tf.Tensor,
         slot_bias: tf.Tensor,
-        *noise: tf.Tensor,
+        *rest: tf.Tensor,
+        biases: int,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """(kept weights, gradient by the scores: weight * (d_weight + d_row))."""
-        masked = self._masked(scores, query_positions, key_positions, slot_bias)
+        """(kept weights, gradient by the scores: weight * (d_weight + d_row)).
+
+        ``rest`` are as many relative biases as ``biases`` says, and the noise.
+        """
+        relative, noise = rest[:biases], rest[biases:]
+        masked = self._masked(scores, query_positions, key_positions, slot_bias, *relative)
         inverse = 1.0 / total[..., tf.newaxis]
         weights = tf.exp(masked - largest[..., tf.newaxis]) * inverse
         d_kept, kept = tf.cast(d_weights, tf.float32), weights
@@ -195,7 +216,7 @@ class BlockAttention:
             here = self._scene(block, scene)
             keys, values = (self._keys(x, block, 2) for x in (k, v))
             scores = tf.matmul(_queries(q, block), keys, transpose_b=True)
-            masked = fused((*key, "scores"), self._masked)(scores, *here[:3])
+            masked = fused((*key, "scores"), self._masked)(scores, *here[:3], *self._relative(here))
             largest = tf.reduce_max(masked, -1)
             places = (*here[:2], *here.noise) if here.noise else ()
             program = partial(self._powers, dtype=scores.dtype)
@@ -215,8 +236,8 @@ class BlockAttention:
         mixed: Mixed,
         d_mixed: tf.Tensor,
         d_normalizer: Optional[tf.Tensor],
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Gradients of q, k and v.
+    ) -> list[tf.Tensor]:
+        """Gradients of q, k, v and, if there is one, the table of relative positions.
 
         Args:
             q: queries.
@@ -228,14 +249,17 @@ class BlockAttention:
             d_normalizer: by largest + log(total), [b, h, queries] float32.
         """
         d_q: list[tf.Tensor] = []
+        d_table: list[tf.Tensor] = []
         d_k, d_v = _Pieces(self), _Pieces(self)
         # The sum over keys of weight * d_weight, without either (Dao et al. 2022, appendix B.2).
         products = tf.cast(d_mixed, tf.float32) * tf.cast(mixed.values, tf.float32)
         d_rows = -tf.reduce_sum(products, -1)
         if d_normalizer is not None:
             d_rows += d_normalizer
+        biases = int(scene.table is not None)
         program = fused(
-            ("attention gradient", self.window, self.rate, self.slots), self._score_gradient
+            ("attention gradient", self.window, self.rate, self.slots, biases),
+            partial(self._score_gradient, biases=biases),
         )
         for block in self.blocks:
             here = self._scene(block, scene)
@@ -245,13 +269,20 @@ class BlockAttention:
             if d_q:  # one block after another, so that one is in memory
                 with tf.control_dependencies([d_q[-1]]):
                     queries = tf.identity(queries)
+                    if here.table is not None:
+                        here = here._replace(table=tf.identity(here.table))
             scores = tf.matmul(queries, keys, transpose_b=True)
             d_weights = tf.matmul(upstream, values, transpose_b=True)
-            kept, d_scores = program(scores, d_weights, *rows, *here[:3], *here.noise)
+            relative = self._relative(here)
+            kept, d_scores = program(scores, d_weights, *rows, *here[:3], *relative, *here.noise)
+            if relative:
+                d_bias = tf.reduce_sum(tf.cast(d_scores, tf.float32), 0, keepdims=True)
+                d_table += tf.gradients(relative, here.table, [d_bias])
             d_q.append(tf.matmul(d_scores, keys))
             d_k.add(block, tf.matmul(d_scores, queries, transpose_a=True))
             d_v.add(block, tf.matmul(kept, upstream, transpose_a=True))
-        return _joined(d_q), d_k.joined(), d_v.joined()
+        tables = [tf.add_n(d_table)] if d_table else []
+        return [_joined(d_q), d_k.joined(), d_v.joined(), *tables]
 
     def _scene(self, block: Block, scene: Scene) -> Scene:
         """What of it concerns a block."""

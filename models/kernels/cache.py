@@ -21,6 +21,7 @@ from models.dimensions import Dimensions
 from models.kernels.attention import MemorySlots
 from models.kernels.attention_blocks import MASKED, Window
 from models.kernels.operation import kernel
+from models.kernels.relative_positions import relative_bias
 from utils.mesh_tensorflow import mtf
 
 
@@ -141,6 +142,7 @@ def cached_attention(
     window: Window,
     slots: Optional[MemorySlots] = None,
     compiled: bool = False,
+    table: Optional[mtf.Tensor] = None,
 ) -> tuple[mtf.Tensor, KeyValueCache]:
     """Appends keys and values to the cache and attends to what it then holds.
 
@@ -152,10 +154,13 @@ def cached_attention(
         keys: as queries.
         values: as queries.
         cache: of this layer; its buffers must not be read by anything else.
-        positions: [batch, sequence] int32: where each query stands in its own text.
+        positions: [batch, sequence] int32: where each query stands in its own text; one behind
+            the other, up to the end of the window.
         window: which keys a query sees; causal.
         slots: learned keys and values beside those of the cache.
         compiled: whether XLA compiles the graph; see MeshLayout.
+        table: of relative positions, [heads, relative_buckets] float32; added to the scores of
+            the cache's keys by their distance.
 
     Returns:
         (mixed values with dims as queries, the cache with the new rows).
@@ -170,8 +175,9 @@ def cached_attention(
         old_keys: tf.Tensor,
         old_values: tf.Tensor,
         at: tf.Tensor,
-        *slot_parts: tf.Tensor,
+        *learned: tf.Tensor,
     ) -> tuple[tf.Tensor, ...]:
+        slot_parts, table_parts = learned[: len(slots or ())], learned[len(slots or ()) :]
         new_keys = _write(old_keys, k, at, compiled)
         new_values = _write(old_values, v, at, compiled)
         first, end = _blocks_read(at, window, new_keys, compiled)
@@ -182,7 +188,12 @@ def cached_attention(
             _readable(cache[first:end], q.shape[2]) for cache in (new_keys, new_values)
         )
         scores = _scores(q, seen_keys)
-        scores += tf.cast(tf.where(seen, 0.0, MASKED), scores.dtype)
+        bias = tf.where(seen, 0.0, MASKED)
+        if table_parts:
+            away = at[:, 0] - first * block
+            count = (end - first) * block
+            bias += relative_bias(table_parts[0], away, q.shape[2], count, window.causal)
+        scores += tf.cast(bias, scores.dtype)
         if not slot_parts:
             mixed = _mixed(tf.nn.softmax(scores), seen_values)
         else:
@@ -194,10 +205,11 @@ def cached_attention(
             mixed += _mixed(weights[..., count:], seen_values)
         return _swapped(mixed), new_keys, new_values
 
+    tables = [] if table is None else [table]
     shapes = [queries.shape, cache.keys.shape, cache.values.shape]
     mixed, new_keys, new_values = kernel(
         attend,
-        [queries, keys, values, *cache, positions, *(slots or ())],
+        [queries, keys, values, *cache, positions, *(slots or ()), *tables],
         [(shape, queries.dtype) for shape in shapes],
         splittable=[batch, heads],
         name="cached_attention",
