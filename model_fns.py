@@ -132,10 +132,17 @@ def build_training_graph(
 
 
 class EvaluationGraph(NamedTuple):
-    """One evaluated batch: token losses and logits, in named dimensions."""
+    """One evaluated batch: token losses and logits, in named dimensions.
+
+    Attributes:
+        token_loss: of each token.
+        logits: [batch, sequence, vocab].
+        is_token: [vocab] float32, 0 for rows that only pad the vocabulary.
+    """
 
     token_loss: TokenLoss
     logits: mtf.Tensor
+    is_token: mtf.Tensor
 
 
 def build_evaluation_graph(
@@ -151,7 +158,7 @@ def build_evaluation_graph(
     logits = model.window_logits(_import(mesh, inputs, [dims.batch, dims.sequence]))
     targets = _import(mesh, labels, [dims.batch, dims.sequence])
     token_loss = evaluation_losses(logits, targets, dims, mesh_layout, config)
-    return EvaluationGraph(token_loss, logits)
+    return EvaluationGraph(token_loss, logits, model.is_token())
 
 
 def make_model_fn(config: Config, placement: Placement) -> Callable[..., Any]:
@@ -327,7 +334,7 @@ def _evaluation_spec(config: Config, ground: _Ground, features: Any, labels: tf.
     built = build_evaluation_graph(
         ground.mesh, config, ground.mesh_layout, features["inputs"], labels
     )
-    logits = mtf.reduce_mean(built.logits, output_shape=built.token_loss.total.shape)
+    logits = _mean_logits(built, config)
     losses = [ground.whole(tensor) for tensor in (*built.token_loss, logits)]
     lowering = ground.lower()
     total, cross_entropy, mean_logits = map(lowering.export_to_tf_tensor, losses)
@@ -356,6 +363,15 @@ def _evaluation_spec(config: Config, ground: _Ground, features: Any, labels: tf.
         eval_metrics=(metric_fn, tensors),
         evaluation_hooks=[mtf.MtfRestoreHook(lowering)],
     )
+
+
+def _mean_logits(built: EvaluationGraph, config: Config) -> mtf.Tensor:
+    """Means over the tokens of the vocabulary, [batch, sequence]."""
+    rows = built.token_loss.total.shape
+    if not config.vocab_padding:
+        return mtf.reduce_mean(built.logits, output_shape=rows)
+    counts = mtf.cast(built.is_token, built.logits.dtype)
+    return mtf.einsum([built.logits, counts], output_shape=rows) / config.token_count
 
 
 def _prediction_spec(config: Config, ground: _Ground, features: Any) -> Any:

@@ -73,7 +73,9 @@ def masked_example(
     random_below = share * (config.mlm_same_token_prob + config.mlm_random_token_prob)
     chosen = tf.logical_and(eligible, quantiles < share)
     # Rows that only pad the embedding are no tokens.
-    known = min(config.n_vocab, config.dataset.n_vocab) if config.dataset else config.n_vocab
+    known = config.token_count
+    if config.dataset:
+        known = min(known, config.dataset.n_vocab)
     random_ids = tf.random.stateless_uniform([config.n_ctx], seeds[1], 0, known, tf.int32)
     shown = tf.where(quantiles < random_below, random_ids, config.mlm_mask_id)
     shown = tf.where(quantiles < kept_below, tokens, shown)

@@ -7,7 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from configs.schema import SECTIONS, Config
+from pydantic.fields import FieldInfo
+
+from configs.model_keys import ArchitectureKeys, SizeKeys
+from configs.schema import Config
 from data.manifest import Manifest
 from data.manifest_check import find_manifests
 from data.record_globs import matching_files
@@ -38,14 +41,17 @@ def description(config: Config, parameters: int) -> list[str]:
         "| --- | --- |",
     ]
     shown = config.to_json_dict()
-    for section in SECTIONS:
-        if section.__name__ in ("SizeKeys", "ArchitectureKeys"):
-            lines += [
-                f"| `{key}` | `{json.dumps(shown[key])}` |"
-                for key, field in section.model_fields.items()
-                if key in shown and getattr(config, key) != field.get_default()
-            ]
+    for section in (SizeKeys, ArchitectureKeys):
+        lines += [
+            f"| `{key}` | `{json.dumps(shown[key])}` |"
+            for key, field in section.model_fields.items()
+            if key in shown and getattr(config, key) != _default(field)
+        ]
     return lines
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True, validated_data={})
 
 
 def data_lines(config: Config) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Optional
 
 import numpy as np
 
+from configs.architecture_rules import token_range
 from configs.datasets import DatasetSource
 from configs.names import CHUNKS
 from configs.schema import Config
@@ -187,11 +188,10 @@ def id_problem(
     """Says what is wrong if a record holds an id without a token; arguments as chunk_problem."""
     for where, ids in _named(records):
         if len(ids) and (ids.min() < 0 or ids.max() >= config.token_count):
-            padding = f" - vocab_padding {config.vocab_padding}" if config.vocab_padding else ""
+            plus = " plus vocab_padding" if config.vocab_padding else ""
             return (
-                f"ids of {source.id} must lie in [0, n_vocab = {config.n_vocab}{padding}); got "
-                f"{ids.min()} to {ids.max()} in {where}. Set n_vocab to the tokenizer's size"
-                f"{' plus the padding' if padding else ''}."
+                f"ids of {source.id} must lie in {token_range(config)}; got "
+                f"{ids.min()} to {ids.max()} in {where}. Set n_vocab to the tokenizer's size{plus}."
             )
     return None
 

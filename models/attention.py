@@ -11,8 +11,10 @@ from typing import Callable, Optional
 
 from configs.schema import Config
 from models.dimensions import Dimensions
+from models.initial_values import weight
 from models.kernels.attention import MemorySlots
 from models.kernels.attention_blocks import Window
+from models.kernels.matmul import bias_add
 from models.kernels.rotary import rotary
 from models.products import product, products
 from models.weights import Weights
@@ -49,40 +51,52 @@ def attention_layer(
     layer: int,
     attend: Attend,
 ) -> mtf.Tensor:
-    """Multi-head attention with GPT-Neo's variables ``h<layer>/attn/{q,k,v,o}`` and ``o_b``.
+    """Multi-head attention with GPT-Neo's variables ``h<layer>/attn/{q,k,v,o}`` and biases.
 
     Args:
         weights: of the model.
         x: [batch, sequence, embd].
         positions: [sequence] or [batch, sequence] int32: where the queries stand.
         dims: of the model.
-        config: rotary_emb.
+        config: attention_bias, scaled_attention, rotary_emb, rotary_dim, rotary_interleaved.
         layer: number of the layer, from 0.
         attend: mixes values by queries and keys.
 
     Returns:
         [batch, sequence, embd].
 
-    Source: Vaswani et al. 2017, section 3.2.2. The 1/sqrt(features_per_head) of the scores is
-    folded into the query's initial values, as in Mesh TensorFlow's attention.
+    Source: Vaswani et al. 2017, section 3.2.2. Without ``scaled_attention`` the
+    1/sqrt(features_per_head) of the scores is folded into the query's initial values, as in Mesh
+    TensorFlow's attention.
     """
     scope = f"{weights.layer_scope(layer)}/attn"
-    in_size, head_size = dims.embd.size, dims.features_per_head.size
     joined = dims.heads_and_features
     heads = [dims.batch, dims.sequence, dims.heads, dims.features_per_head]
 
-    stddevs = {"q": (in_size * head_size) ** -0.5, "k": in_size**-0.5, "v": in_size**-0.5}
+    scales = config.scaled_attention and config.attention_layers[layer] != "linear"
+    parts = {"q": "projection" if scales else "folding query", "k": "projection", "v": "projection"}
     kernels = [
-        weights.normal(f"{scope}/{name}", [dims.embd, joined], stddev)
-        for name, stddev in stddevs.items()
+        weight(weights, config, part, f"{scope}/{name}", [dims.embd, joined])
+        for name, part in parts.items()
     ]
-    queries, keys, values = (
-        mtf.reshape(y, mtf.Shape(heads)) for y in products(weights, x, kernels, dims.projections)
-    )
+    projected = products(weights, x, kernels, dims.projections)
+    if config.attention_bias == "all":
+        projected = [
+            bias_add(y, weights.zeros(f"{scope}/compute_{name}_bias/{name}_b", [joined]))
+            for name, y in zip(parts, projected)
+        ]
+    queries, keys, values = (mtf.reshape(y, mtf.Shape(heads)) for y in projected)
+    if scales:
+        queries *= dims.features_per_head.size**-0.5
     if config.rotary_emb:
-        queries, keys = rotary(queries, positions), rotary(keys, positions)
+        queries, keys = (
+            rotary(y, positions, config.rotary_features, config.rotary_interleaved)
+            for y in (queries, keys)
+        )
     mixed = attend(queries, keys, values, layer)
     flat = mtf.reshape(mixed, mtf.Shape([dims.batch, dims.sequence, joined]))
-    kernel = weights.normal(f"{scope}/o", [joined, dims.embd], joined.size**-0.5)
-    bias = weights.zeros(f"{scope}/compute_output_bias/o_b", [dims.embd])
+    kernel = weight(weights, config, "attention output", f"{scope}/o", [joined, dims.embd])
+    bias = None
+    if config.attention_bias != "none":
+        bias = weights.zeros(f"{scope}/compute_output_bias/o_b", [dims.embd])
     return product(weights, flat, kernel, bias)

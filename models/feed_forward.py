@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from configs.schema import Config
 from models.activations import activation
 from models.dimensions import Dimensions
+from models.initial_values import weight
 from models.products import product
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
-KERNEL_STDDEV = 0.02  # GPT-2 paper's code
-
-
-def dense(
-    weights: Weights,
-    x: mtf.Tensor,
-    in_dim: mtf.Dimension,
-    out_dim: mtf.Dimension,
-    name: str,
-    stddev: float,
-) -> mtf.Tensor:
-    """``x`` [..., in_dim] times ``<name>/kernel`` plus ``<name>/bias``: [..., out_dim]."""
-    kernel = weights.normal(f"{name}/kernel", [in_dim, out_dim], stddev)
-    bias = weights.zeros(f"{name}/bias", [out_dim])
-    return product(weights, x, kernel, bias)
-
 
 def feed_forward_layer(
-    weights: Weights, x: mtf.Tensor, dims: Dimensions, config: Config, layer: int, name: str
+    weights: Weights,
+    x: mtf.Tensor,
+    dims: Dimensions,
+    config: Config,
+    layer: int,
+    name: str,
+    beside: Optional[mtf.Tensor] = None,
 ) -> mtf.Tensor:
     """Two dense layers with ``config.activation_function`` between them.
 
@@ -38,10 +31,10 @@ def feed_forward_layer(
         weights: of the model.
         x: [batch, sequence, embd].
         dims: of the model.
-        config: scale_by_in multiplies both kernels' initial values by 1/sqrt(inputs);
-            scale_by_depth multiplies the second's by 1/sqrt(n_layer) (GPT-2 paper, 2.3).
+        config: activation_function, mlp_glu and what ``initial_values`` reads.
         layer: number of the layer, from 0.
         name: scope of its variables within the layer.
+        beside: [batch, sequence, embd] that is added to what comes out; see ``product``.
 
     Returns:
         [batch, sequence, embd].
@@ -50,20 +43,23 @@ def feed_forward_layer(
     """
     scope = f"{weights.layer_scope(layer)}/{name}/conv1d_main"
 
-    def stddev(in_dim: mtf.Dimension) -> float:
-        return KERNEL_STDDEV * (in_dim.size**-0.5 if config.scale_by_in else 1.0)
+    def dense(
+        x: mtf.Tensor,
+        out_dim: mtf.Dimension,
+        part: str,
+        name: str,
+        beside: Optional[mtf.Tensor] = None,
+    ) -> mtf.Tensor:
+        in_dim = x.shape.dims[-1]
+        kernel = weight(weights, config, part, f"{scope}/{name}/kernel", [in_dim, out_dim])
+        bias = weights.zeros(f"{scope}/{name}/bias", [out_dim])
+        return product(weights, x, kernel, bias, beside=beside)
 
     hidden_dim = dims.intermediate_expanded
-
-    def expand(part: str) -> mtf.Tensor:
-        return dense(weights, x, dims.embd, hidden_dim, f"{scope}/{part}", stddev(dims.embd))
-
-    hidden = expand("c_fc")
+    hidden = dense(x, hidden_dim, "dense", "c_fc")
     if config.mlp_glu:
-        hidden *= activation(expand("c_gate"), config.activation_function)
+        gate = dense(x, hidden_dim, "dense", "c_gate")
+        hidden *= activation(gate, config.activation_function)
     else:
         hidden = activation(hidden, config.activation_function)
-    depth_scale = config.n_layer**-0.5 if config.scale_by_depth else 1.0
-    return dense(
-        weights, hidden, hidden_dim, dims.embd, f"{scope}/c_proj", stddev(hidden_dim) * depth_scale
-    )
+    return dense(hidden, dims.embd, "dense output", "c_proj", beside)

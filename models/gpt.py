@@ -10,19 +10,21 @@ from configs.schema import Config
 from models.attention import Attend, attention_layer, attention_window, memory_slots
 from models.dimensions import Dimensions
 from models.feed_forward import feed_forward_layer
+from models.initial_values import weight
 from models.kernels.attention import MemorySlots, masked_attention
 from models.kernels.embedding import embedding_lookup
 from models.kernels.linear_attention import linear_attention
 from models.kernels.noise import Dropout
 from models.mixture_of_experts import ExpertsOutput, mixture_of_experts
-from models.normalization import layer_norm, rezero, scale_norm
+from models.normalization import norm_of, rezero, scale_norm
 from models.positions import axial_positions, learned_positions
 from models.products import product
 from models.weights import Weights
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
-EMBEDDING_STDDEV = 0.02  # GPT-2; also of an output layer of its own
+PADDING_LOGIT = -1e9
+"""Added to the logits of rows that no token has: their probabilities, and gradients, are 0."""
 
 
 class Head(NamedTuple):
@@ -55,7 +57,7 @@ class GPT:
             training; they are added to the loss.
 
     Source: Radford et al. 2019 (GPT-2) with the attention types of Brown et al. 2020 and the
-    options of GPT-Neo.
+    options of GPT-Neo and of Mesh Transformer JAX (GPT-J).
     """
 
     def __init__(
@@ -91,13 +93,14 @@ class GPT:
         """
         x = embedding_lookup(self._token_embedding(), tokens)
         if self.config.axial_pos_emb is not None:
-            x += axial_positions(self.weights, positions, self.dims)
+            x += axial_positions(self.weights, positions, self.dims, self.config)
         elif not self.config.rotary_emb:
-            x += learned_positions(self.weights, positions, self.dims)
+            x += learned_positions(self.weights, positions, self.dims, self.config)
         return self._drop(mtf.cast(x, self.dtype), self.config.embed_dropout, "embed")
 
     def _token_embedding(self) -> mtf.Tensor:
-        return self.weights.normal("wte", [self.dims.vocab, self.dims.embd], EMBEDDING_STDDEV)
+        dims = [self.dims.vocab, self.dims.embd]
+        return weight(self.weights, self.config, "embedding", "wte", dims)
 
     def slots(self, layer: int) -> Optional[MemorySlots]:
         """Learned keys and values of a layer, None if the config has none."""
@@ -137,18 +140,19 @@ class GPT:
         """What a branch reads: the stream, normalised unless the branches have gains instead."""
         if self.config.rezero:
             return x
-        norm = scale_norm if self.config.scalenorm else layer_norm
-        return norm(self.weights, x, self.dims.embd, scope)
+        if self.config.scalenorm:
+            return scale_norm(self.weights, x, self.dims.embd, scope)
+        return norm_of(self.config, self.weights, x, self.dims.embd, scope)
 
-    def _add(self, x: mtf.Tensor, branch: mtf.Tensor, label: str, gain_scope: str) -> mtf.Tensor:
-        """The stream plus a branch, after dropout and, with ``rezero``, the branch's gain."""
-        branch = self._drop(branch, self.config.res_dropout, label)
-        if self.config.rezero:
-            branch = rezero(self.weights, branch, gain_scope)
-        return x + branch
+    def _branch(self, made: mtf.Tensor, label: str, gain_scope: str) -> mtf.Tensor:
+        """What a branch adds: dropout and, with ``rezero``, the branch's gain are applied."""
+        made = self._drop(made, self.config.res_dropout, label)
+        return rezero(self.weights, made, gain_scope) if self.config.rezero else made
 
-    def _feed_forward(self, x: mtf.Tensor, layer: int, name: str) -> mtf.Tensor:
-        hidden = feed_forward_layer(self.weights, x, self.dims, self.config, layer, name)
+    def _feed_forward(
+        self, x: mtf.Tensor, layer: int, name: str, beside: Optional[mtf.Tensor] = None
+    ) -> mtf.Tensor:
+        hidden = feed_forward_layer(self.weights, x, self.dims, self.config, layer, name, beside)
         return hidden * 0.5 if self.config.macaron else hidden
 
     def _experts(self, x: mtf.Tensor, layer: int) -> ExpertsOutput:
@@ -177,19 +181,34 @@ class GPT:
         scope, config = self.weights.layer_scope(layer), self.config
         if config.macaron:
             half = self._feed_forward(self._normed(x, f"{scope}/norm_0"), layer, "mlp_macaron")
-            x = self._add(x, half, f"h{layer}/mlp_macaron", f"{scope}/norm_rezero_0")
-        if config.attention_layers[layer] != "none":
+            x += self._branch(half, f"h{layer}/mlp_macaron", f"{scope}/norm_rezero_0")
+        # Of parallel branches both read the first norm.
+        attends, parallel = config.attention_layers[layer] != "none", config.parallel_residual
+        if attends or parallel:
+            normed = self._normed(x, f"{scope}/norm_1")
+        if attends:
             mixed = attention_layer(
-                self.weights, self._normed(x, f"{scope}/norm_1"), positions, self.dims, config,
-                layer, attend,
-            )  # fmt: skip
-            x = self._add(x, mixed, f"h{layer}/attn", f"{scope}/norm_rezero_1")
-        normed, auxiliary_loss = self._normed(x, f"{scope}/norm_2"), None
+                self.weights, normed, positions, self.dims, config, layer, attend
+            )
+            if parallel and self._only_adds(layer):
+                return x + self._feed_forward(normed, layer, "mlp", beside=mixed), None
+            x += self._branch(mixed, f"h{layer}/attn", f"{scope}/norm_rezero_1")
+        if not parallel:
+            normed = self._normed(x, f"{scope}/norm_2")
         if layer in config.moe_layers:
             hidden, auxiliary_loss = self._experts(normed, layer)
         else:
-            hidden = self._feed_forward(normed, layer, "mlp")
-        return self._add(x, hidden, f"h{layer}/mlp", f"{scope}/norm_rezero_2"), auxiliary_loss
+            hidden, auxiliary_loss = self._feed_forward(normed, layer, "mlp"), None
+        return x + self._branch(hidden, f"h{layer}/mlp", f"{scope}/norm_rezero_2"), auxiliary_loss
+
+    def _only_adds(self, layer: int) -> bool:
+        """Whether what the branches of a layer make is added up as it is.
+
+        Parallel branches then take one sum over the mesh together, as in GPT-J.
+        """
+        config = self.config
+        drops = self.dropout is not None and config.res_dropout > 0
+        return not (drops or config.rezero or config.macaron or layer in config.moe_layers)
 
     def _recomputed_block(
         self, x: mtf.Tensor, positions: mtf.Tensor, layer: int, attend: Attend
@@ -229,20 +248,33 @@ class GPT:
         return x
 
     def head(self, hidden: mtf.Tensor) -> Head:
-        """The output layer: the final norm and the tied embedding.
-
-        One of its own (``no_weight_tie``) reads the stream without a final norm, as in GPT-Neo.
+        """The output layer: the final norm, and the tied embedding or a layer of its own.
 
         Args:
             hidden: [..., embd].
         """
-        embd, vocab = self.dims.embd, self.dims.vocab
-        if not self.config.tied_embeddings:
-            scope = "wte_final_linear/conv1d_main/linear_out"
-            stddev = EMBEDDING_STDDEV * (embd.size**-0.5 if self.config.scale_by_in else 1.0)
-            kernel = self.weights.normal(f"{scope}/kernel", [embd, vocab], stddev)
-            return Head(hidden, kernel, self.weights.zeros(f"{scope}/bias", [vocab]))
-        return Head(layer_norm(self.weights, hidden, embd, "ln_f"), self._token_embedding(), None)
+        embd, vocab, config = self.dims.embd, self.dims.vocab, self.config
+        inputs = hidden
+        if config.has_final_norm:
+            inputs = norm_of(config, self.weights, hidden, embd, "ln_f")
+        if config.tied_embeddings:
+            return Head(inputs, self._token_embedding(), self._without_padding(None))
+        scope = "wte_final_linear/conv1d_main/linear_out"
+        kernel = weight(self.weights, config, "head", f"{scope}/kernel", [embd, vocab])
+        bias = self.weights.zeros(f"{scope}/bias", [vocab])
+        return Head(inputs, kernel, self._without_padding(bias))
+
+    def _without_padding(self, bias: Optional[mtf.Tensor]) -> Optional[mtf.Tensor]:
+        """The bias of the logits that leaves rows of ``vocab_padding`` without probability."""
+        if not self.config.vocab_padding:
+            return bias
+        padding = (1.0 - self.is_token()) * PADDING_LOGIT
+        return padding if bias is None else bias + padding
+
+    def is_token(self) -> mtf.Tensor:
+        """1 for rows of the vocabulary that stand for tokens, 0 for padding: [vocab] float32."""
+        ids = mtf.range(self.mesh, self.dims.vocab, tf.int32)
+        return mtf.cast(mtf.less(ids, self.config.token_count), tf.float32)
 
     def logits(self, hidden: mtf.Tensor) -> mtf.Tensor:
         """[..., embd] -> [..., vocab], through ``head``."""

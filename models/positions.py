@@ -7,31 +7,36 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from configs.schema import Config
 from models.dimensions import Dimensions
+from models.initial_values import weight
 from models.kernels.embedding import embedding_lookup
 from models.kernels.operation import kernel
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
 
-STDDEV = 0.01  # GPT-2's and GPT-Neo's
 
-
-def learned_positions(weights: Weights, positions: mtf.Tensor, dims: Dimensions) -> mtf.Tensor:
+def learned_positions(
+    weights: Weights, positions: mtf.Tensor, dims: Dimensions, config: Config
+) -> mtf.Tensor:
     """Rows of the table ``wpe``.
 
     Args:
         weights: of the model.
         positions: [sequence] or [batch, sequence] int32, each within [0, n_ctx).
         dims: of the model.
+        config: initializer.
 
     Returns:
         [positions' dims, embd] float32.
     """
-    table = weights.normal("wpe", [dims.embed_sequence, dims.embd], STDDEV)
+    table = weight(weights, config, "positions", "wpe", [dims.embed_sequence, dims.embd])
     return embedding_lookup(table, positions)
 
 
-def axial_positions(weights: Weights, positions: mtf.Tensor, dims: Dimensions) -> mtf.Tensor:
+def axial_positions(
+    weights: Weights, positions: mtf.Tensor, dims: Dimensions, config: Config
+) -> mtf.Tensor:
     """Mean of a row and a column embedding, ``axial_wpe_1`` and ``axial_wpe_2``.
 
     Position p stands in row p // columns and column p % columns.
@@ -40,6 +45,7 @@ def axial_positions(weights: Weights, positions: mtf.Tensor, dims: Dimensions) -
         weights: of the model.
         positions: [sequence] or [batch, sequence] int32, each within [0, n_ctx).
         dims: of the model.
+        config: initializer.
 
     Returns:
         [positions' dims, embd] float32.
@@ -51,7 +57,8 @@ def axial_positions(weights: Weights, positions: mtf.Tensor, dims: Dimensions) -
     columns = column_dim.size
 
     def part(name: str, dim: mtf.Dimension, indices: mtf.Tensor) -> mtf.Tensor:
-        return embedding_lookup(weights.normal(name, [dim, dims.embd], STDDEV), indices)
+        table = weight(weights, config, "positions", name, [dim, dims.embd])
+        return embedding_lookup(table, indices)
 
     def divide(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return at // columns, at % columns

@@ -23,6 +23,7 @@ def product(
     kernel: mtf.Tensor,
     bias: Optional[mtf.Tensor] = None,
     looked_up: bool = False,
+    beside: Optional[mtf.Tensor] = None,
 ) -> mtf.Tensor:
     """``x`` [..., in_dim] times ``kernel`` [in_dim, out_dim] or [out_dim, in_dim] plus ``bias``.
 
@@ -32,6 +33,8 @@ def product(
         kernel: a variable.
         bias: [out_dim], or None.
         looked_up: whether something else reads the kernel too.
+        beside: [..., out_dim] that is added; when it and the product are both partial sums over
+            the same mesh axes, they are added up over the mesh together.
 
     Returns:
         [..., out_dim].
@@ -39,9 +42,11 @@ def product(
     in_dim = x.shape.dims[-1]
     [out_dim] = [dim for dim in kernel.shape.dims if dim != in_dim]
     form = for_products(weights, kernel, in_dim, x.dtype, looked_up)
-    if bias is None or weights.prepares:
-        return matmul(x, form, [out_dim], bias)
-    return bias_add(matmul(x, form, [out_dim]), bias)
+    fuses_bias = bias is not None and weights.prepares
+    y = matmul(x, form, [out_dim], bias if fuses_bias else None)
+    if beside is not None:
+        y = beside + y  # before the bias, which needs the whole sum
+    return y if bias is None or fuses_bias else bias_add(y, bias)
 
 
 def products(

@@ -16,6 +16,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from configs.schema import Config
+from data.model_card import CARD_FILE, data_lines, description, result_lines, title
 from data.tokenizers import Tokenizer
 from serving.samples import tokenizer_of
 from serving.signatures import GENERATE, LOGITS, Port, build_signatures, ports_of
@@ -100,7 +101,7 @@ def _write_extra_assets(
     extra = os.path.join(folder, EXTRA_ASSETS)
     tf.io.gfile.makedirs(extra)
     texts = {
-        "README.md": model_card(config, step, parameters, tokenizer.name),
+        CARD_FILE: model_card(config, step, parameters, tokenizer.name),
         "config.json": json.dumps(config.to_json_dict(), indent=2) + "\n",
         "tokenizer.json": tokenizer.to_json(),
     }
@@ -111,13 +112,10 @@ def _write_extra_assets(
 
 def model_card(config: Config, step: int, parameters: int, tokenizer: str) -> str:
     """What a user of the SavedModel must know, in Markdown."""
-    kind = "continues texts" if config.causal else "fills gaps in texts"
     lines = [
-        f"# {os.path.basename(os.path.normpath(config.model_path))}, step {step}",
+        title(os.path.basename(os.path.normpath(config.model_path)), step),
         "",
-        f"A GPT of {parameters:,} parameters that {kind}: {config.n_layer} layers of width "
-        f"{config.n_embd} with {config.n_head} heads, a window of {config.n_ctx} tokens, a "
-        f"vocabulary of {config.n_vocab}. `config.json` has all settings.",
+        *description(config, parameters),
         "",
         f"Texts are tokens of `tokenizer.json` (from {os.path.basename(tokenizer)}; in the format "
         "of the `tokenizers` library, `tokenizers.Tokenizer.from_file`). "
@@ -131,6 +129,7 @@ def model_card(config: Config, step: int, parameters: int, tokenizer: str) -> st
             lines += ["", f"## `{name}`: {side}", ""]
             lines += ["| name | type | shape | meaning |", "| --- | --- | --- | --- |"]
             lines += [_port_row(key, port) for key, port in group.items()]
+    lines += [*data_lines(config), *result_lines(config.model_path, step)]
     return "\n".join(lines) + "\n"
 
 

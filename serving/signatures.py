@@ -52,7 +52,7 @@ class Signature(NamedTuple):
 
 def ports_of(config: Config) -> dict[str, SignaturePorts]:
     """The signatures of a model: ``logits``, and ``generate`` unless it is a masked one."""
-    ids = f"token ids in [0, {config.n_vocab})"
+    ids = f"token ids in [0, {config.token_count})"
     if config.causal:
         text = Port(tf.int32, ("rows", "length"), f"{ids}; length is at most {config.n_ctx}")
         logits = Port(
@@ -117,11 +117,11 @@ def _windows(tokens: tf.Tensor, config: Config, batch_size: int) -> tf.Tensor:
     """Checked tokens [rows, length], padded to [batch_size, n_ctx]."""
     rows, length = tf.unstack(tf.shape(tokens))
     fits = tf.logical_and(rows <= batch_size, length <= config.n_ctx)
-    known = tf.reduce_all(tf.logical_and(tokens >= 0, tokens < config.n_vocab))
+    known = tf.reduce_all(tf.logical_and(tokens >= 0, tokens < config.token_count))
     limits = f"at most {batch_size} rows of {config.n_ctx}"
     checks = [
         tf.debugging.Assert(fits, [f"tokens must be {limits}; got", rows, length]),
-        tf.debugging.Assert(known, [f"tokens must lie in [0, {config.n_vocab}); got", tokens]),
+        tf.debugging.Assert(known, [f"tokens must lie in [0, {config.token_count}); got", tokens]),
     ]
     with tf.control_dependencies(checks):
         missing = [[0, batch_size - rows], [0, config.n_ctx - length]]

@@ -289,7 +289,7 @@ def check_same_weights(got: Trained, expected: Trained, start: Start, tolerance:
 def random_batches(config: Config, count: int, seed: int = 5) -> list[Batch]:
     """Windows of random ids."""
     shape = (count, config.train_batch_size, config.n_ctx + 1)
-    tokens = np.random.default_rng(seed).integers(0, config.n_vocab, shape)
+    tokens = np.random.default_rng(seed).integers(0, config.token_count, shape)
     return [(window[:, :-1], window[:, 1:]) for window in tokens]
 
 

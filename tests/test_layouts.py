@@ -41,6 +41,22 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe_layers": [0],
         "moe_params": {"moe_num_experts": 6, "moe_hidden_size": 10},
     },
+    "gptj": {
+        "attention_types": None,
+        "parallel_residual": True,
+        "rotary_emb": True,
+        "rotary_dim": 4,
+        "rotary_interleaved": True,
+        "scaled_attention": True,
+        "attention_bias": "all",
+        "no_weight_tie": True,
+        "final_norm": True,
+        "vocab_padding": 3,
+        "norm": "rmsnorm-bias",
+        "gradient_clipping": 0.1,  # vectors of length 1 have small gradients
+        "n_head": 2,
+        "n_embd": 12,
+    },
 }
 EVERYTHING = "embd:y,memory_length:y,heads:z,vocab:z,intermediate_expanded:z"
 # All that a mesh axis may split, alone and together with what the other axes split.
@@ -48,6 +64,7 @@ SPLITS = [
     ("local", "x:8", "batch:x,embed_sequence:x", {"optimizer_shard_axis": "x"}),
     ("local", "x:2,y:2,z:2", f"batch:x,embed_sequence:x,{EVERYTHING}", {}),
     ("linear", "x:2,y:4", "embd:x,heads:y,vocab:y,intermediate_expanded:y", {}),
+    ("gptj", "x:2,y:2,z:2", f"batch:x,{EVERYTHING}", {}),
     ("experts", "x:2,y:2,z:2", f"batch:x,experts:x,{EVERYTHING}", {}),
 ]
 
@@ -75,6 +92,7 @@ def test_numbers_on_eight_processors(on_one_processor, tmp_path, model, mesh_sha
 def test_what_is_compared_would_show_a_difference(on_one_processor):
     """Every step is clipped, and no weight stays where it was."""
     for model, run in on_one_processor.items():
-        assert min(step["grad_norm"] for step in run.metrics) > 0.6, model
+        largest = (TRAINING | MODELS[model])["gradient_clipping"]
+        assert min(step["grad_norm"] for step in run.metrics) > 1.2 * largest, model
         for name, movement in movements(run, large_weights).items():
-            assert np.linalg.norm(movement) > 1e-3 * np.linalg.norm(run.variables[name]), name
+            assert np.linalg.norm(movement) > 3e-4 * np.linalg.norm(run.variables[name]), name

@@ -23,7 +23,9 @@ class Letters:
     """A tokenizer of letters: a = 0."""
 
     is_byte_level = True
-    token_bytes = {number: bytes([ord("a") + number]) for number in range(26)}
+
+    def __init__(self):
+        self.token_bytes = {number: bytes([ord("a") + number]) for number in range(26)}
 
     def encode(self, text: str) -> list[int]:
         return [ord(letter) - ord("a") for letter in text]
