@@ -184,6 +184,7 @@ RAW_TENSORFLOW = {
     "models/activations.py": None,
     # Initial values: they run once, outside the model.
     "models/weights.py": {
+        "tf.compat.v1.constant_initializer",
         "tf.compat.v1.ones_initializer",
         "tf.compat.v1.random_normal_initializer",
         "tf.compat.v1.truncated_normal_initializer",
