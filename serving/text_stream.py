@@ -94,7 +94,17 @@ class StoppingText:
             tokens = [token for token, begin, _ in self._waiting if begin < self._shown]
             self._waiting = []
         else:
-            count = sum(final or end <= self._shown for *_, end in self._waiting)
+            count = self._count_shown(final)
             tokens = [token for token, *_ in self._waiting[:count]]
             self._waiting = self._waiting[count:]
         return Settled(text, tokens, stopped)
+
+    def _count_shown(self, final: bool) -> int:
+        """How many of the waiting tokens have all of their text shown.
+
+        One without text may be the beginning of a character, with which it will be told.
+        """
+        if final or self._stream is None:
+            return len(self._waiting)
+        shown = [begin < end <= self._shown for _, begin, end in self._waiting]
+        return len(shown) - shown[::-1].index(True) if True in shown else 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.kernels.sampling import draw, uniform
+from models.kernels.sampling import draw, penalized, scores_of, uniform
 from tests.models.test_entmax import bisected
 from tests.support import run_tf
 
@@ -216,3 +216,40 @@ def test_uniform_stays_between_0_and_1():
     counts = np.histogram(noise, 100, (0, 1))[0]
     chi_square = ((counts - 3000) ** 2 / 3000).sum()
     assert abs(chi_square - 99) < SIGMAS * np.sqrt(2 * 99)
+
+
+TEXTS = np.array([[1, 5, 1, 3], [2, 2, 2, 2], [6, 0, 4, 5], [9, 7, 30, 4]], np.int32)
+LENGTHS = np.array([2, 4, 1, 4], np.int32)
+PENALTIES = np.array([1.5, 0.5, 1.0, 2.0], np.float32)
+
+
+def test_repetition_penalty():
+    """Of tokens within the length of the text; ids that are no tokens (9, 7, 30) have no part."""
+    logits = np.random.default_rng(0).normal(0, 2, (4, VOCAB)).astype(np.float32)
+    expected = logits.copy()
+    for row, penalty in enumerate(PENALTIES):
+        for token in {int(t) for t in TEXTS[row, : LENGTHS[row]] if t < VOCAB}:
+            positive = logits[row, token] > 0
+            expected[row, token] *= 1 / penalty if positive else penalty
+    got = run_tf(lambda: penalized(*map(tf.constant, (logits, TEXTS, LENGTHS, PENALTIES))))
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+    changed = [set(np.flatnonzero(row)) for row in got != logits]
+    assert changed == [{1, 5}, {2}, set(), {4}]
+    off = np.ones(4, np.float32)
+    same = run_tf(lambda: penalized(*map(tf.constant, (logits, TEXTS, LENGTHS, off))))
+    np.testing.assert_array_equal(same, logits)
+
+
+def test_log_probabilities():
+    logits = np.random.default_rng(1).normal(0, 3, (5, VOCAB)).astype(np.float32)
+    tokens = np.array([0, 6, 3, 3, 1], np.int32)
+    expected = np.log([softmax(row) for row in logits])
+
+    def scores(wanted):
+        return run_tf(lambda: scores_of(*map(tf.constant, (logits, tokens, wanted)), 3))
+
+    own, ids, values = scores([False, True, False, False, False])
+    np.testing.assert_allclose(own, expected[range(5), tokens], atol=1e-5)
+    np.testing.assert_array_equal(ids, (-expected).argsort(1)[:, :3])
+    np.testing.assert_allclose(values, -np.sort(-expected)[:, :3], atol=1e-5)
+    assert not np.any(np.concatenate([x.ravel() for x in scores([False] * 5)]))
