@@ -1,6 +1,7 @@
 """Rules about what the network is: heads, kinds of attention, positions, norms, vocabulary."""
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from configs.errors import choose_from, problem, shown
 from configs.names import ATTENTION_TYPES
@@ -60,13 +61,29 @@ def axial_positions_fill_context(config: Config) -> Iterator[str]:
 
 
 def one_kind_of_positions(config: Config) -> Iterator[str]:
-    """Rotary and axial positions exclude each other."""
-    if config.rotary_emb and config.axial_pos_emb is not None:
+    """Rotary, axial and relative positions exclude each other."""
+    kinds = {
+        "rotary_emb": config.rotary_emb,
+        "relative_position_bias": config.relative_position_bias,
+        "axial_pos_emb": config.axial_pos_emb is not None,
+    }
+    for first, second in combinations([key for key, is_on in kinds.items() if is_on], 2):
         yield problem(
-            "axial_pos_emb",
-            "must not be combined with rotary_emb",
-            config.axial_pos_emb,
+            second,
+            f"must not be combined with {first}",
+            getattr(config, second),
             "remove one of the two",
+        )
+
+
+def relative_positions_have_scores(config: Config) -> Iterator[str]:
+    """Some layer has the scores to which relative positions are added."""
+    if config.relative_position_bias and not config.has_attention_scores:
+        yield problem(
+            "relative_position_bias",
+            "needs a layer with attention scores, and all are linear or none",
+            config.relative_position_bias,
+            "remove it or make a layer global or local in attention_types",
         )
 
 

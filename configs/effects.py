@@ -32,7 +32,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         ("attn_dropout",),
-        lambda config: not {"global", "local"}.isdisjoint(config.attention_layers),
+        lambda config: config.has_attention_scores,
         "no layer has attention weights, all are linear or none",
     ),
     Condition(
@@ -42,7 +42,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         ("scaled_attention",),
-        lambda config: not {"global", "local"}.isdisjoint(config.attention_layers),
+        lambda config: config.has_attention_scores,
         "no layer has attention scores, all are linear or none",
     ),
     Condition(
@@ -246,13 +246,20 @@ def _mixture_warnings(config: Config) -> Iterator[str]:
 
 
 def _position_warnings(config: Config) -> Iterator[str]:
-    """Rotary positions, which attention alone could see."""
+    """Rotary positions, which attention alone could see, relative ones, which scores alone do."""
     if config.rotary_emb and set(config.attention_layers) == {"none"}:
         yield problem(
             "rotary_emb",
             "leaves the model without positions, no layer has attention",
             config.rotary_emb,
             "remove it",
+        )
+    if config.relative_position_bias and "linear" in config.attention_layers:
+        yield problem(
+            "relative_position_bias",
+            "does not reach linear layers, they have no scores",
+            config.relative_position_bias,
+            "set rotary_emb instead, or let global or local layers alone know positions",
         )
 
 
@@ -285,8 +292,8 @@ def _layout_warnings(config: Config) -> Iterator[str]:
     """Layout rules that split nothing, and processors that all do the same work."""
     absent = {
         "experts": not config.moe_layers,
-        "embed_sequence": config.rotary_emb or config.axial_pos_emb is not None,
-        "memory_length": {"global", "local"}.isdisjoint(config.attention_layers),
+        "embed_sequence": not config.has_position_embedding,
+        "memory_length": not config.has_attention_scores,
     }
     for dim, axis in config.layout_rules:
         if absent.get(dim, False):

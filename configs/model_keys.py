@@ -140,6 +140,12 @@ class ArchitectureKeys(BaseModel):
         False,
         needs=("rotary_emb",),
     )
+    relative_position_bias: bool = key(
+        "T5's relative positions in place of learned absolute ones: a learned number for each "
+        "head and distance, the same in all layers, is added to attention scores. Linear layers "
+        "have no scores.",
+        False,
+    )
     scaled_attention: bool = key(
         "Attention scores are divided by sqrt(head size), as in GPT-2 and GPT-J; GPT-Neo folds it "
         "into initial weights. Linear layers have no scores.",

@@ -40,6 +40,7 @@ _OFF_VALUES: dict[str, Any] = {
     "num_mem_kv": 0,
     "parallel_residual": False,
     "recompute_grad": False,
+    "relative_position_bias": False,
     "rezero": False,
     "rotary_emb": False,
     "rotary_interleaved": False,
@@ -133,6 +134,11 @@ class Config(
         return tuple(name for names, count in self.attention_types for name in names * count)
 
     @property
+    def has_attention_scores(self) -> bool:
+        """Whether a layer weighs keys by scores: a global or a local one."""
+        return not {"global", "local"}.isdisjoint(self.attention_layers)
+
+    @property
     def head_dim(self) -> int:
         """Features of one attention head."""
         return self.n_embd // self.n_head
@@ -187,6 +193,12 @@ class Config(
     def has_final_norm(self) -> bool:
         """Whether the output layer reads a norm of the stream."""
         return self.tied_embeddings if self.final_norm is None else self.final_norm
+
+    @property
+    def has_position_embedding(self) -> bool:
+        """Whether each position of the window has a learned embedding, `wpe`."""
+        others = self.rotary_emb or self.relative_position_bias
+        return not others and self.axial_pos_emb is None
 
     @property
     def rotary_features(self) -> int:

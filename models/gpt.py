@@ -17,7 +17,7 @@ from models.kernels.linear_attention import linear_attention
 from models.kernels.noise import Dropout
 from models.mixture_of_experts import ExpertsOutput, mixture_of_experts
 from models.normalization import norm_of, rezero, scale_norm
-from models.positions import axial_positions, learned_positions
+from models.positions import axial_positions, learned_positions, relative_position_table
 from models.products import product
 from models.weights import Weights
 from utils.mesh import MeshLayout
@@ -94,7 +94,7 @@ class GPT:
         x = embedding_lookup(self._token_embedding(), tokens)
         if self.config.axial_pos_emb is not None:
             x += axial_positions(self.weights, positions, self.dims, self.config)
-        elif not self.config.rotary_emb:
+        elif self.config.has_position_embedding:
             x += learned_positions(self.weights, positions, self.dims, self.config)
         return self._drop(mtf.cast(x, self.dtype), self.config.embed_dropout, "embed")
 
@@ -105,6 +105,12 @@ class GPT:
     def slots(self, layer: int) -> Optional[MemorySlots]:
         """Learned keys and values of a layer, None if the config has none."""
         return memory_slots(self.weights, self.dims, layer)
+
+    def relative_positions(self) -> Optional[mtf.Tensor]:
+        """The table of T5's relative positions, None if the config has others."""
+        if not self.config.relative_position_bias:
+            return None
+        return relative_position_table(self.weights, self.dims)
 
     def _attend_to_window(
         self, queries: mtf.Tensor, keys: mtf.Tensor, values: mtf.Tensor, layer: int
@@ -123,6 +129,7 @@ class GPT:
             rate=self.config.attn_dropout,
             label=f"h{layer}/attn/weights",
             slots=self.slots(layer),
+            table=self.relative_positions(),
         )
 
     def _as_memory(self, x: mtf.Tensor) -> mtf.Tensor:

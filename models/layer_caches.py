@@ -75,6 +75,7 @@ def _attend_to_keys(
         attention_window(model.config, layer),
         model.slots(layer),
         model.mesh_layout.compiled,
+        model.relative_positions(),
     )
 
 

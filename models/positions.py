@@ -1,6 +1,7 @@
 """Position embeddings that are added to the token embedding: learned, or learned by two axes.
 
-Rotary positions act inside attention (``kernels/rotary.py``) and add nothing here.
+Rotary positions (``kernels/rotary.py``) and relative ones (``kernels/relative_positions.py``) act
+inside attention and add nothing to it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from models.kernels.embedding import embedding_lookup
 from models.kernels.operation import kernel
 from models.weights import Weights
 from utils.mesh_tensorflow import mtf
+
+RELATIVE_STDDEV = 0.02  # Mesh Transformer JAX's
 
 
 def learned_positions(
@@ -69,3 +72,21 @@ def axial_positions(
     )
     mean = part("axial_wpe_1", row_dim, rows) + part("axial_wpe_2", column_dim, column_numbers)
     return mean * 0.5
+
+
+def relative_position_table(weights: Weights, dims: Dimensions) -> mtf.Tensor:
+    """The numbers that attention adds to its scores, by head and bucket of distances.
+
+    All layers share them.
+
+    Args:
+        weights: of the model.
+        dims: of the model.
+
+    Returns:
+        [heads, relative_buckets] float32.
+
+    Source: Raffel et al. 2020 (T5), section 2.1; initial values of Mesh Transformer JAX.
+    """
+    shape = [dims.heads, dims.relative_buckets]
+    return weights.truncated_normal("relative_positions/table", shape, RELATIVE_STDDEV)

@@ -206,6 +206,21 @@ def test_rules(changes, expected):
             "(got [2, 8]); change one of them or n_ctx",
         ),
         (
+            {"axial_pos_emb": [2, 7], "relative_position_bias": True},
+            "axial_pos_emb: must not be combined with relative_position_bias (got [2, 7]); "
+            "remove one of the two",
+        ),
+        (
+            {"relative_position_bias": True, "rotary_emb": True},
+            "relative_position_bias: must not be combined with rotary_emb (got true); "
+            "remove one of the two",
+        ),
+        (
+            {"relative_position_bias": True, "attention_types": [[["linear", "none", "none"], 1]]},
+            "relative_position_bias: needs a layer with attention scores, and all are linear or "
+            "none (got true); remove it or make a layer global or local in attention_types",
+        ),
+        (
             {"axial_pos_emb": [2, 7], "rotary_emb": True},
             "axial_pos_emb: must not be combined with rotary_emb (got [2, 7]); "
             "remove one of the two",
@@ -307,6 +322,7 @@ ACTIVE = {
     "mlm_training": True,
     "axial_pos_emb": [2, 7],
     "rotary_emb": True,
+    "relative_position_bias": True,
     "mlp_glu": True,
     "scalenorm": True,
     "rezero": True,

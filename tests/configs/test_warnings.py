@@ -85,6 +85,19 @@ def test_the_base_config_is_clean():
             "moe_layers: names a layer more than once (got [1, 1]); name each once",
         ),
         (
+            {
+                "relative_position_bias": True,
+                "attention_types": [[["global", "linear", "global"], 1]],
+            },
+            "relative_position_bias: does not reach linear layers, they have no scores (got true); "
+            "set rotary_emb instead, or let global or local layers alone know positions",
+        ),
+        (
+            {"relative_position_bias": True, "layout": "embed_sequence:x"},
+            "layout: splits 'embed_sequence', which no tensor of this model has "
+            '(got "embed_sequence:x"); remove it',
+        ),
+        (
             {"rotary_emb": True, "attention_types": [[["none"], 3]]},
             "rotary_emb: leaves the model without positions, no layer has attention (got true); "
             "remove it",

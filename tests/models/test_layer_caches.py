@@ -45,6 +45,13 @@ MODELS = {
         "mesh_shape": "x:2,y:2",
         "layout": "batch:x,heads:y,vocab:y",
     },
+    "global and local, relative, slots, split": {
+        "attention_types": [[["global", "local"], 1]],
+        "relative_position_bias": True,
+        "num_mem_kv": 3,
+        "mesh_shape": "x:2,y:2",
+        "layout": "batch:x,heads:y,vocab:y",
+    },
 }
 GREEDY = Sampling(0.0, 0, 1.0, seed=0, max_new_tokens=NEW, stop_id=None)
 SAMPLED = Sampling(1.0, 0, 1.0, seed=3, max_new_tokens=NEW, stop_id=None)
@@ -62,6 +69,7 @@ def variables_of(config: Config) -> dict[str, np.ndarray]:
     variables = random_variables(config, seed=12)
     random = np.random.default_rng(13)
     shapes = {
+        "gpt2/relative_positions/table": (2, 32),
         "gpt2/axial_wpe_1": (10, 12),
         "gpt2/axial_wpe_2": (15, 12),
         # A tied head favours the token that is there already.

@@ -34,6 +34,7 @@ FACTORS: dict[str, list[Keys]] = {
         {},
         {"rotary_emb": True},
         {"axial_pos_emb": [2, 6]},
+        {"relative_position_bias": True},
         {"rotary_emb": True, "rotary_dim": 4, "rotary_interleaved": True},
     ],
     "attention": [
