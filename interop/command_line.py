@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="format of OUTPUT: a folder for transformers, or a checkpoint of this project "
         "(default: the one that INPUT is not)",
     )
-    group = parser.add_argument_group("to Hugging Face")
+    group = parser.add_argument_group("exporting to Hugging Face")
     group.add_argument(
         "--dtype",
         choices=tuple(DTYPES),
@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME|FILE",
         help="config of a run whose folder has none (default: config.json in INPUT)",
     )
-    group = parser.add_argument_group("always")
+    group = parser.add_argument_group("both ways")
     group.add_argument(
         "--overwrite",
         action="store_true",

@@ -35,6 +35,7 @@ from configs.names import (  # noqa: E402
 )
 from configs.schema import SECTIONS, Config  # noqa: E402
 from configs.support import UNBUILT_FEATURES  # noqa: E402
+from interop.command_line import build_parser as build_conversion_parser  # noqa: E402
 from utils.command_line import build_parser  # noqa: E402
 
 if TYPE_CHECKING:
@@ -178,22 +179,30 @@ def config_reference() -> str:
 
 def flag_reference() -> str:
     """Returns the text of docs/flags.md."""
-    lines = ["# Flags of main.py", "", _NOTICE]
-    for group in build_parser()._action_groups:
-        actions = [action for action in group._group_actions if action.dest != "help"]
-        if not actions:
-            continue
-        title = (group.title or "").capitalize()
-        lines += ["", f"## {title}", "", "| flag | value | default | meaning |"]
-        lines.append("| --- | --- | --- | --- |")
-        for action in actions:
-            match = _DEFAULT.match(action.help or "")
-            assert match is not None, f"the help of {action.option_strings} states no default"
-            value = "" if action.nargs == 0 else f"`{action.metavar}`".replace("|", "\\|")
-            more = " …" if action.nargs == "+" else ""
-            flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
-            lines.append(f"| {flags} | {value}{more} | {match['default']} | {match['text']} |")
+    lines = ["# Flags", "", _NOTICE]
+    for parser in (build_parser(), build_conversion_parser()):
+        lines += ["", f"## {parser.prog}", "", parser.description or ""]
+        for group in parser._action_groups:
+            lines += _flag_table(group)
     return "\n".join(lines) + "\n"
+
+
+def _flag_table(group: argparse._ArgumentGroup) -> list[str]:
+    """Returns the table of the flags of one group, positional ones by what stands for them."""
+    actions = [action for action in group._group_actions if action.dest != "help"]
+    if not actions:
+        return []
+    lines = ["", f"### {(group.title or '')[:1].upper()}{(group.title or '')[1:]}", ""]
+    lines += ["| flag | value | default | meaning |", "| --- | --- | --- | --- |"]
+    for action in actions:
+        match = _DEFAULT.match(action.help or "")
+        assert match is not None, f"the help of {action.dest} states no default"
+        words = f"`{action.metavar}`".replace("|", "\\|")
+        value = "" if action.nargs == 0 or not action.option_strings else words
+        more = " …" if action.nargs == "+" else ""
+        flags = ", ".join(f"`{flag}`" for flag in action.option_strings) or words
+        lines.append(f"| {flags} | {value}{more} | {match['default']} | {match['text']} |")
+    return lines
 
 
 @functools.cache

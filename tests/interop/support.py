@@ -30,9 +30,11 @@ def error_of(capsys, *words: Any) -> str:
     assert run(*words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    [line] = captured.err.splitlines()
-    assert line.startswith("convert_checkpoint.py: error: ")
-    return line
+    lines = captured.err.splitlines()
+    assert "Traceback" not in captured.err
+    assert lines[-1].startswith("convert_checkpoint.py: error: ")
+    assert not any(line.startswith("convert_checkpoint.py:") for line in lines[:-1])
+    return lines[-1]
 
 
 def copy_model(fixtures_dir: Path, kind: str, folder: Path, **keys: Any) -> Path:

@@ -34,6 +34,7 @@ def continuations(folder: Path, prompts: np.ndarray, new_tokens: int) -> list[li
     engine.load(str(folder / "model.ckpt-0"))
     sampling = Sampling(0.0, 0, 1.0, seed=1, max_new_tokens=new_tokens, stop_id=None)
     completions = engine.generate(prompts.tolist(), sampling)
+    engine.close()
     return [item.prompt + item.continuation for [item] in completions]
 
 
