@@ -23,6 +23,7 @@ from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 
 EVERYTHING_USUAL = {
+    "relative_position_bias": True,
     "embed_dropout": 0.1,
     "attn_dropout": 0.1,
     "res_dropout": 0.1,
@@ -118,7 +119,11 @@ def generated(config, rows, compiled, xla):
 def test_generation():
     """A prompt that fills more than a chunk, local, global and linear layers, memory slots."""
     config = make_config(
-        n_ctx=80, n_layer=3, attention_types=[[["global", "local", "linear"], 1]], num_mem_kv=2
+        n_ctx=80,
+        n_layer=3,
+        attention_types=[[["global", "local", "linear"], 1]],
+        num_mem_kv=2,
+        relative_position_bias=True,
     )
     prompts = np.random.default_rng(0).integers(0, config.n_vocab, [3, config.n_ctx])
     values = {

@@ -147,6 +147,7 @@ OTHER_MODELS = [
     ({"share_parameters": True}, "share_parameters true"),
     ({"num_mem_kv": 3}, "num_mem_kv 3"),
     ({"axial_pos_emb": [2, 5]}, "axial_pos_emb"),
+    ({"relative_position_bias": True}, "relative_position_bias true"),
     ({"no_weight_tie": True}, "no final norm"),
     ({"attention_types": [[["linear", "global"], 1]]}, "attention_types with linear"),
     ({"activation_function": "cube"}, "activation_function \"cube\""),
