@@ -54,6 +54,7 @@ _CONFIG_USES = {
     "gpt3_2.7B": "The size of GPT-Neo 2.7B, with GPT-3's schedule.",
     "gpt3_6.7B": "GPT-3's 6.7B on a pod of 256.",
     "gpt3_13B": "GPT-3's 13B on a pod of 256; two mesh axes split its weights.",
+    "gptj_6B": "GPT-J, as published, on a pod of 256: [its parts as keys](gptj.md).",
     "gpt_neo_xl_256": "GPT-Neo's own example of a pod job: keys' positions and width are split.",
 }
 _JSON_NAMES = {int: "integer", float: "number", bool: "boolean", str: "string"}

@@ -31,7 +31,8 @@ def test_every_shipped_config_loads_without_a_warning(name):
 
 
 def test_the_shipped_configs_are_these():
-    assert set(shipped_configs()) == {"tiny", "gpt2_small", "gpt_neo_xl_256", *GPT3_SIZES}
+    own = {"tiny", "gpt2_small", "gpt_neo_xl_256", "gptj_6B"}
+    assert set(shipped_configs()) == {*own, *GPT3_SIZES}
 
 
 @pytest.mark.parametrize("name", GPT3_SIZES)
@@ -45,6 +46,15 @@ def test_gpt3_family(name):
     written = name.rsplit("_", 1)[1]
     size = float(written[:-1]) * {"M": 1e6, "B": 1e9}[written[-1]]
     assert parameters == pytest.approx(size, rel=0.05)
+
+
+def test_gptj():
+    config = load_config("gptj_6B")
+    assert (config.n_layer, config.n_embd, config.n_head, config.n_ctx) == (28, 4096, 16, 2048)
+    assert (config.n_vocab, config.token_count, config.rotary_features) == (50400, 50257, 64)
+    assert (config.warmup_steps, config.anneal_steps) == (3000, 300000)
+    assert (config.lr, config.end_lr, config.weight_decay) == (1.2e-4, 1.2e-5, 0.1)
+    assert config.train_batch_size * config.n_ctx == 2**20
 
 
 def test_the_xl_example():
