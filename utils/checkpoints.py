@@ -211,6 +211,30 @@ def make_saver(max_to_keep: int, sharded: bool = False) -> tf.compat.v1.train.Sa
     return saver
 
 
+class _SaverHook(tf.compat.v1.train.CheckpointSaverHook):
+    """Saves every so many steps and at the end.
+
+    TensorFlow's also writes the graph for TensorBoard, which takes a second for thousands of
+    nodes, and a checkpoint before the first step. That of untrained weights is made for those who
+    report on it alone: a run without one begins again with the same weights, drawn from the seed.
+
+    Args:
+        reports: whether there are listeners that want the untrained weights.
+        **settings: of TensorFlow's hook.
+    """
+
+    def __init__(self, reports: bool, **settings: Any):
+        super().__init__(**settings)
+        self._reports = reports
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Saves untrained weights if they are wanted, and counts steps from here."""
+        step = session.run(self._global_step_tensor)
+        if step == 0 and self._reports:
+            self._save(session, step)
+        self._timer.update_last_triggered_step(step)
+
+
 def checkpoint_hooks(
     lowering: Any,
     saver: tf.compat.v1.train.Saver,
@@ -221,11 +245,11 @@ def checkpoint_hooks(
     """Hooks that bring weights to the mesh at the start and back to the file every ``steps``."""
     return [
         mtf.MtfRestoreHook(lowering),
-        tf.compat.v1.train.CheckpointSaverHook(
-            model_path,
+        _SaverHook(
+            reports=bool(listeners),
+            checkpoint_dir=model_path,
             save_steps=steps,
             saver=saver,
-            save_graph_def=False,
             listeners=[mtf.MtfCheckpointSaverListener(lowering), *listeners],
         ),
     ]

@@ -289,8 +289,8 @@ class AfterSave(tf.compat.v1.train.CheckpointSaverListener):
     Args:
         callback: given the path of the checkpoint.
         model_path: folder of the run.
-        start_step: updates made before this process; when it resumes, the checkpoint that the
-            saver writes before its first step has been reported by the process before.
+        start_step: updates made before this process; what is saved at that step when it resumes
+            has been reported by the process before.
         stop: once it has a signal, there is no time left for reports.
     """
 

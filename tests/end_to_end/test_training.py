@@ -138,12 +138,13 @@ def test_step_n_holds_exactly_n_updates(workshop, program):
         max_to_keep=9,
     )
     assert program("--model", config, "--steps_per_checkpoint", 3).code == 0
-    assert workshop.checkpoints("counted") == [0, 3, 6, 7]
-    first = workshop.variables("counted", 0)["gpt2/h0/attn/q"]
+    assert workshop.checkpoints("counted") == [3, 6, 7]
+    first = workshop.variables("counted", 3)["gpt2/h0/attn/q"]
     for step in (3, 6, 7):
         variables = workshop.variables("counted", step)
         assert variables["global_step"] == step
-        np.testing.assert_allclose(variables["gpt2/h0/attn/q"], first * 0.95**step, rtol=1e-5)
+        expected = first * 0.95 ** (step - 3)
+        np.testing.assert_allclose(variables["gpt2/h0/attn/q"], expected, rtol=1e-5)
 
 
 # ---- interruptions -----------------------------------------------------------------------------
@@ -276,23 +277,24 @@ def test_tensorboard_shows_what_the_metrics_say(on_two, workshop):
 
 
 @pytest.mark.parametrize("steps_per_checkpoint", [1, 100])
-def test_a_loss_that_is_no_number_stops_the_run(workshop, program, steps_per_checkpoint):
+def test_a_loss_that_is_no_number_stops_the_run(trained, workshop, program, steps_per_checkpoint):
     name = f"diverged_{steps_per_checkpoint}"
-    config = workshop.config(name, train_steps=100, lr=1e30, warmup_steps=0)
+    config = workshop.copy_run("trained", name, train_steps=STEPS + 100, lr=1e30)
     result = program("--model", config, "--steps_per_checkpoint", steps_per_checkpoint)
     assert result.code == 1
     assert result.out == ""
     message = result.err.splitlines()[-1]
     # The first update makes the weights huge; the second step shows it.
-    assert message.startswith("main.py: error: loss must be finite; got nan at step 2. ")
+    expected = f"main.py: error: loss must be finite; got nan at step {STEPS + 2}. "
+    assert message.startswith(expected)
     # A checkpoint that already gives that loss is not a good one.
-    assert f"Last good checkpoint: runs/{name}/model.ckpt-0. " in message
+    assert f"Last good checkpoint: runs/{name}/model.ckpt-{STEPS}. " in message
     assert "Traceback" not in result.err
-    assert workshop.checkpoints(name)[-1] < 2
+    assert workshop.checkpoints(name)[-1] < STEPS + 2
     newest = tf.train.latest_checkpoint(str(workshop.run_folder(name)))
-    assert newest.endswith("model.ckpt-0")  # from which a resume goes on
-    assert np.isfinite(workshop.variables(name, 0)["gpt2/wte"]).all()
-    assert [line["step"] for line in workshop.metrics(name)] == [1]
+    assert newest.endswith(f"model.ckpt-{STEPS}")  # from which a resume goes on
+    assert np.isfinite(workshop.variables(name, STEPS)["gpt2/wte"]).all()
+    assert workshop.metrics(name)[-1]["step"] == STEPS + 1
 
 
 def test_new_needs_a_yes(trained, workshop, program):
@@ -313,7 +315,7 @@ def test_new_starts_over(trained, workshop, program):
     result = program("--model", config, "--new", "--yes")
     assert result.code == 0, result.err
     assert "resuming" not in result.err
-    assert workshop.checkpoints("renewed") == [0, 3]
+    assert workshop.checkpoints("renewed") == [3]  # none of the untrained model
     assert [line["step"] for line in workshop.metrics("renewed")] == [1, 3]
     assert workshop.metrics("renewed")[0]["loss"] == workshop.metrics("trained")[0]["loss"]
     assert "--new left what is no file of a run in runs/renewed: notes.txt\n" in result.err
