@@ -212,10 +212,9 @@ class BlockAttention:
         """Attends."""
         key = ("attention", self.window, self.rate, self.slots)
         parts = []
-        for block in self.blocks:
-            here = self._scene(block, scene)
+        for block, here, queries in zip(self.blocks, self._scenes(scene), self._queries(q, 2)):
             keys, values = (self._keys(x, block, 2) for x in (k, v))
-            scores = tf.matmul(_queries(q, block), keys, transpose_b=True)
+            scores = tf.matmul(queries, keys, transpose_b=True)
             masked = fused((*key, "scores"), self._masked)(scores, *here[:3], *self._relative(here))
             largest = tf.reduce_max(masked, -1)
             places = (*here[:2], *here.noise) if here.noise else ()
@@ -223,7 +222,7 @@ class BlockAttention:
             powers, *kept = fused((*key, "powers", scores.dtype), program)(masked, largest, *places)
             total = tf.reduce_sum(tf.cast(powers, tf.float32), -1)
             summed = tf.matmul(kept[0] if kept else powers, values)
-            mixed = summed / tf.cast(total, summed.dtype)[..., tf.newaxis]
+            mixed = summed / tf.expand_dims(tf.cast(total, summed.dtype), -1)
             parts.append(Mixed(mixed, largest, total))
         return Mixed(*(_joined(column) for column in zip(*parts)))
 
@@ -261,10 +260,9 @@ class BlockAttention:
             ("attention gradient", self.window, self.rate, self.slots, biases),
             partial(self._score_gradient, biases=biases),
         )
-        for block in self.blocks:
-            here = self._scene(block, scene)
-            queries, upstream = (_queries(x, block) for x in (q, d_mixed))
-            rows = [_queries(x, block) for x in (mixed.largest, mixed.total, d_rows)]
+        parts = (self._queries(x, 2) for x in (q, d_mixed, mixed.largest, mixed.total, d_rows))
+        cut = zip(self.blocks, self._scenes(scene), *parts)
+        for block, here, queries, upstream, *rows in cut:
             keys, values = (self._keys(x, block, 2) for x in (k, v))
             if d_q:  # one block after another, so that one is in memory
                 with tf.control_dependencies([d_q[-1]]):
@@ -284,30 +282,34 @@ class BlockAttention:
         tables = [tf.add_n(d_table)] if d_table else []
         return [_joined(d_q), d_k.joined(), d_v.joined(), *tables]
 
-    def _scene(self, block: Block, scene: Scene) -> Scene:
-        """What of it concerns a block."""
-        return scene._replace(
-            query_positions=scene.query_positions[block.first : block.end],
-            key_positions=self._keys(scene.key_positions, block, 0),
-        )
+    def _scenes(self, scene: Scene) -> list[Scene]:
+        """What of it concerns each block."""
+        positions = self._queries(scene.query_positions, 0)
+        return [
+            scene._replace(
+                query_positions=part,
+                key_positions=self._keys(scene.key_positions, block, 0),
+            )
+            for block, part in zip(self.blocks, positions)
+        ]
+
+    def _queries(self, x: tf.Tensor, axis: int) -> Sequence[tf.Tensor]:
+        """The parts of ``x`` that belong to each block, queries along ``axis``."""
+        return _cut(x, [block.end - block.first for block in self.blocks], axis)
 
     def _keys(self, x: tf.Tensor, block: Block, axis: int) -> tf.Tensor:
         """What a block sees along ``axis``: the slots, and its keys."""
-        before = [slice(None)] * axis
         first, end = block.first_key + self.slots, block.end_key + self.slots
-        part = x[(*before, slice(first, end))]
-        if not self.slots:
-            return x if block.first_key == 0 and block.end_key == x.shape[axis] else part
-        if block.first_key == 0:
-            return x[(*before, slice(0, end))]
-        return tf.concat([x[(*before, slice(0, self.slots))], part], axis)
+        if block.first_key == 0 or not self.slots:
+            return _part(x, 0 if block.first_key == 0 else first, end, axis)
+        return tf.concat([_part(x, 0, self.slots, axis), _part(x, first, end, axis)], axis)
 
 
 class _Pieces:
     """Sums of gradients by keys of several blocks; edges of blocks cut them into pieces."""
 
     def __init__(self, attention: BlockAttention):
-        self._slots = attention.slots
+        self._slots = [attention.slots] if attention.slots else []
         edges = {block.first_key for block in attention.blocks}
         edges |= {block.end_key for block in attention.blocks}
         self._edges = sorted(edges)
@@ -315,13 +317,11 @@ class _Pieces:
 
     def add(self, block: Block, gradient: tf.Tensor) -> None:
         """Adds the gradient of a block's slots and keys."""
-        if self._slots:
-            self._parts.setdefault(-1, []).append(gradient[:, :, : self._slots])
         edges = [x for x in self._edges if block.first_key <= x <= block.end_key]
-        for first, end in zip(edges, edges[1:]):
-            begin = self._slots + first - block.first_key
-            part = gradient[:, :, begin : begin + end - first]
-            self._parts.setdefault(first, []).append(part)
+        sizes = [end - first for first, end in zip(edges, edges[1:])]
+        names = [-1] * len(self._slots) + edges[:-1]
+        for name, part in zip(names, _cut(gradient, self._slots + sizes, 2)):
+            self._parts.setdefault(name, []).append(part)
 
     def joined(self) -> tf.Tensor:
         """The gradient by all keys."""
@@ -332,7 +332,17 @@ def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(list(parts), 2)
 
 
-def _queries(x: tf.Tensor, block: Block) -> tf.Tensor:
-    """The part of [b, h, queries, ...] that belongs to a block."""
-    is_whole = block.end - block.first == x.shape[2]
-    return x if is_whole else x[:, :, block.first : block.end]
+def _cut(x: tf.Tensor, sizes: Sequence[int], axis: int) -> Sequence[tf.Tensor]:
+    """``x`` in parts along ``axis``, in one operation; indexing would add four for each."""
+    if len(sizes) == 1:
+        return [x]
+    return tf.split(x, len(sizes) if len(set(sizes)) == 1 else list(sizes), axis)
+
+
+def _part(x: tf.Tensor, first: int, end: int, axis: int) -> tf.Tensor:
+    """[first, end) of ``x`` along ``axis``."""
+    if first == 0 and end == x.shape[axis]:
+        return x
+    begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
+    begin[axis], size[axis] = first, end - first
+    return tf.slice(x, begin, size)
