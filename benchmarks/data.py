@@ -1,6 +1,7 @@
 """How fast text becomes records, against the tokenizer alone and against GPT-Neo's way.
 
 Usage: python benchmarks/data.py [--megabytes 40] [--rounds 5] [--processes 2] [--json]
+       [--peer transformers] [--peer torch-compiled] [--peer_python FILE]
 
 Three programs take the same text on the same cores:
 
@@ -9,9 +10,13 @@ Three programs take the same text on the same cores:
 * ``one_at_a_time``: as GPT-Neo does it, a process for each input file, one call of the tokenizer
   for each document, and a message of TensorFlow for each record.
 
+Each --peer is one more: the same files to packed chunks on disk in PyTorch's way, with as many
+workers (benchmarks/peers/data.py).
+
 The text is Python's standard library and the packages installed beside it. Each program runs in a
 process of its own, in turn, for some rounds. Its time is without imports, but with all else; for
-`create_tfrecords` that of the whole process is told too. Ratios are taken within a round, and the
+`create_tfrecords` that of the whole process is told too. Memory is that of its largest process,
+imports included. Ratios are taken within a round, and the
 medians are given, since other programs may disturb one.
 """
 
@@ -22,6 +27,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -38,10 +44,12 @@ sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").re
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT / "benchmarks"]
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from benchmarks.report import GIGABYTE, add_peer_flags, missing  # noqa: E402
 from data.tokenizers import load_tokenizer  # noqa: E402
 from utils.flags import ExitingParser, at_least  # noqa: E402
 
 CHUNK_SIZE = 2048
+SEPARATOR = 50256
 FILES = 8  # of the corpus
 SUFFIXES = (".py", ".md", ".rst")
 _BATCH_TEXTS = 512
@@ -143,7 +151,7 @@ def _one_file(job: tuple[Path, Path]) -> int:
         for text in _texts_of(source):
             ids = backend.encode(text).ids
             tokens += len(ids)
-            pending += [*ids, 50256]
+            pending += [*ids, SEPARATOR]
             while len(pending) > CHUNK_SIZE:
                 values = tf.train.Int64List(value=pending[: CHUNK_SIZE + 1])
                 feature = {"text": tf.train.Feature(int64_list=values)}
@@ -173,15 +181,44 @@ def run_apart(program: str, corpus: Path, output: Path, processes: int) -> dict[
         Its seconds and tokens, and the seconds of the whole process.
     """
     words = [program, str(corpus), str(output), str(processes)]
+    return _timed([sys.executable, __file__, "--program", *words])
+
+
+def _timed(command: Sequence[str]) -> dict[str, float]:
+    """The JSON that a command prints, and the seconds of its process."""
     start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, __file__, "--program", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        *_, last = ["no message", *done.stderr.strip().splitlines()]
+        raise RuntimeError(f"{command[-1]} must run; got: {last}")
     whole = time.perf_counter() - start
     return json.loads(done.stdout.splitlines()[-1]) | {"process_seconds": whole}
+
+
+def run_peer(
+    peer: str, python: str, corpus: Path, output: Path, processes: int
+) -> dict[str, float]:
+    """As ``run_apart``, with the interpreter that has the peer's packages."""
+    output.mkdir(parents=True)
+    tokenizer = output / "tokenizer.json"
+    load_tokenizer().backend.save(str(tokenizer))
+    task = {
+        "peer": peer,
+        "tokenizer": str(tokenizer),
+        "files": [str(path) for path in sorted(corpus.iterdir())],
+        "output": str(output / "chunks.bin"),
+        "chunk_size": CHUNK_SIZE,
+        "separator": SEPARATOR,
+        "processes": processes,
+    }
+    return _timed([python, "-m", "benchmarks.peers.data", json.dumps(task)])
+
+
+def _peak_memory() -> int:
+    """Bytes of the largest process: this one or one that it started."""
+    users = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return max(resource.getrusage(user).ru_maxrss for user in users) * unit
 
 
 def measure(
@@ -189,6 +226,8 @@ def measure(
     rounds: int,
     processes: int,
     run: Callable[[str, Path, Path, int], dict[str, float]] = run_apart,
+    peers: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> dict[str, Any]:
     """Runs all programs in turn.
 
@@ -197,11 +236,13 @@ def measure(
         rounds: how often.
         processes: cores to use.
         run: runs one program.
+        peers: that take turns with them.
+        python: interpreter that has their packages.
 
     Returns:
         The results.
     """
-    results: dict[str, list[dict[str, float]]] = {program: [] for program in PROGRAMS}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in (*PROGRAMS, *peers)}
     with tempfile.TemporaryDirectory() as name:
         corpus = Path(name) / "corpus"
         write_corpus(corpus, size)
@@ -209,6 +250,9 @@ def measure(
             for program in PROGRAMS:
                 output = Path(name) / f"{program}_{number}"
                 results[program].append(run(program, corpus, output, processes))
+            for peer in peers:
+                output = Path(name) / f"{peer}_{number}"
+                results[peer].append(run_peer(peer, python, corpus, output, processes))
         size = sum(len(text.encode()) for path in corpus.iterdir() for text in _texts_of(path))
     tokens = {result["tokens"] for found in results.values() for result in found}
     if len(tokens) != 1:
@@ -232,6 +276,11 @@ def measure(
             "encode_batch": ratio("encode_batch"),
             "one_at_a_time": ratio("one_at_a_time"),
             "encode_batch, with the start of the process": ratio("encode_batch", "process_seconds"),
+            **{peer: ratio(peer) for peer in peers},
+        },
+        "peak_memory_bytes": {
+            program: max(r["peak_memory_bytes"] for r in found)
+            for program, found in results.items()
         },
         "rounds_in_seconds": {
             program: [round(r["seconds"], 2) for r in found] for program, found in results.items()
@@ -240,21 +289,32 @@ def measure(
 
 
 def main(words: Sequence[str]) -> None:
-    """Measures and prints."""
+    """Measures and prints; a wrong flag ends the process with one line."""
     parser = ExitingParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=40, help="size of the text")
     parser.add_argument("--rounds", type=at_least(1), default=5, help="runs of each program")
     cores = os.cpu_count() or 1
     parser.add_argument("--processes", type=at_least(1), default=cores, help="cores to use")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_peer_flags(parser)
     parser.add_argument("--program", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     if arguments.program:
         program, corpus, output, processes = arguments.program
-        print(json.dumps(PROGRAMS[program](Path(corpus), Path(output), int(processes))))
+        result = PROGRAMS[program](Path(corpus), Path(output), int(processes))
+        print(json.dumps(result | {"peak_memory_bytes": _peak_memory()}))
         return
+    packages = ("torch", *(peer for peer in arguments.peer if peer == "transformers"))
+    if problem := missing(arguments, (*packages, "tokenizers")):
+        parser.error(problem)
     size = int(arguments.megabytes * 1e6)
-    results = measure(size, arguments.rounds, arguments.processes)
+    results = measure(
+        size,
+        arguments.rounds,
+        arguments.processes,
+        peers=arguments.peer,
+        python=arguments.peer_python,
+    )
     if arguments.json:
         print(json.dumps(results, indent=2))
         return
@@ -262,7 +322,8 @@ def main(words: Sequence[str]) -> None:
         f"{results['megabytes']} MB, {results['tokens']:,} tokens, on {arguments.processes} cores"
     )
     for program, rate in results["tokens_per_second"].items():
-        print(f"{program:18} {rate:>12,} tokens/s")
+        memory = results["peak_memory_bytes"][program] / GIGABYTE
+        print(f"{program:18} {rate:>12,} tokens/s {memory:>8.2f} GB")
     for other, times in results["create_tfrecords_over"].items():
         print(f"create_tfrecords is {times} times as fast as {other}")
 

@@ -66,6 +66,15 @@ def ratio_text(ratio: Optional[dict[str, float]]) -> str:
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Adds --precision, --peer, --peer_python, --rounds and --json."""
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    add_peer_flags(parser)
+    parser.add_argument(
+        "--rounds", type=at_least(1), default=7, metavar="N", help="default: %(default)s"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
+
+
+def add_peer_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds --peer and --peer_python."""
     parser.add_argument(
         "--peer",
         action="append",
@@ -79,10 +88,6 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="interpreter that has the peer's packages (default: this one)",
     )
-    parser.add_argument(
-        "--rounds", type=at_least(1), default=7, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON (default: a table)")
 
 
 def measure_ceiling() -> dict[str, float]:

@@ -25,7 +25,8 @@ def corpus(tmp_path, monkeypatch):
 
 def test_all_programs_find_the_same_tokens(corpus):
     def run(program, *arguments):
-        return benchmark.PROGRAMS[program](*arguments) | {"process_seconds": 1e9}
+        found = benchmark.PROGRAMS[program](*arguments)
+        return found | {"process_seconds": 1e9, "peak_memory_bytes": 1}
 
     result = benchmark.measure(50_000, rounds=1, processes=1, run=run)
     assert result["megabytes"] == 0.05
@@ -49,3 +50,15 @@ def test_each_program_runs_in_a_process_of_its_own(corpus, tmp_path, repo_root):
         check=True,
     )
     assert json.loads(done.stdout)["tokens"] > 5000
+
+
+def test_a_peer_that_is_not_installed_is_named(tmp_path, repo_root):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    words = ["--peer", "transformers", "--peer_python", str(python)]
+    command = [sys.executable, str(repo_root / "benchmarks" / "data.py"), *words]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 2
+    [line] = run.stderr.splitlines()
+    assert line.startswith("data.py: error: --peer must be installed; got no torch for ")
