@@ -19,6 +19,7 @@ from tests.support import (
     write_checkpoint,
 )
 from tests.update_rules.quartic import check_steps, expected_steps, random_problem, take_steps
+from utils.hooks import NOISE_METRICS
 from utils.mesh import MeshLayout
 from utils.mesh_tensorflow import mtf
 from utils.training_run import make_estimator
@@ -279,7 +280,7 @@ ONE_LAYER = {"n_layer": 1, "attention_types": None}
 def test_log_grads_writes_the_norm_of_every_gradient(tmp_path):
     config = make_config(
         model_path=str(tmp_path), log_grads=True, log_every_steps=1, gradient_clipping=0.1,
-        **ONE_LAYER,
+        tokens_per_mb_per_replica=20, noise_scale_alpha=0.5, **ONE_LAYER,
     )  # fmt: skip
     [(inputs, labels)] = random_batches(config, 1)
 
@@ -309,7 +310,7 @@ def test_log_grads_writes_the_norm_of_every_gradient(tmp_path):
     assert logged.keys() == norms.keys()
     for tag, norm in norms.items():
         np.testing.assert_allclose(logged[tag], norm, rtol=1e-4, err_msg=tag)
-    assert {"loss", "learning_rate", "grad_norm"} <= written.keys()
+    assert {"loss", "learning_rate", "grad_norm", *NOISE_METRICS} <= written.keys()
 
 
 def first_gradients(tmp_path, name, **keys):

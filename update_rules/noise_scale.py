@@ -84,7 +84,7 @@ def noise_scale(microbatch_square: mtf.Tensor, norm: mtf.Tensor, config: Config)
         [microbatch_square, norm, *state],
         [(scalar, tf.float32)] * 6,
         (),
-        "noise_scale",
+        "estimate_noise",  # a summary takes the name of its metric, unless an operation has it
         differentiable=False,
     )
     metrics = {
