@@ -30,10 +30,12 @@ def build(task: dict[str, Any]) -> dict[str, Run]:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             engine.load(pool.apply(random_checkpoint, arguments))
     shape = (task["batch"], task["prompt"])
-    prompts = np.random.default_rng(0).integers(0, config.n_vocab, shape).tolist()
+    random = np.random.default_rng(0)
 
     def run(new: int) -> int:
         greedy = Sampling(0.0, 0, 1.0, seed=0, max_new_tokens=new, stop_id=None)
+        # Others each time: a prompt that has just been fed is not fed again.
+        prompts = random.integers(0, config.n_vocab, shape).tolist()
         written = engine.generate(prompts, greedy)
         return sum(len(one.continuation) for [one] in written)
 
