@@ -69,7 +69,6 @@ def variables_of(config: Config) -> dict[str, np.ndarray]:
     variables = random_variables(config, seed=12)
     random = np.random.default_rng(13)
     shapes = {
-        "gpt2/relative_positions/table": (2, 32),
         "gpt2/axial_wpe_1": (10, 12),
         "gpt2/axial_wpe_2": (15, 12),
         # A tied head favours the token that is there already.
@@ -83,6 +82,7 @@ def variables_of(config: Config) -> dict[str, np.ndarray]:
         for name in ("mem_k", "mem_v"):
             shapes[f"{scope}/attention/{name}"] = (3, config.n_head, config.head_dim)
     variables["gpt2/wte"] *= 4.0
+    shapes["gpt2/relative_positions/table"] = (2, 32)
     for name, shape in shapes.items():
         variables[name] = random.normal(0.0, 1.0, shape).astype(np.float32)
     return variables
