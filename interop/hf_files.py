@@ -176,8 +176,9 @@ class TorchFiles:
 @lru_cache(maxsize=1)
 def _whole_torch_file(path: str) -> Mapping[str, Any]:
     """A file of PyTorch before 1.6, which cannot be mapped."""
-    LOGGER.warning("%s is of the format before PyTorch 1.6 and is read whole into memory", path)
-    return _load_torch(path, mapped=False)
+    tensors = _load_torch(path, mapped=False)
+    LOGGER.warning("%s is of the format before PyTorch 1.6 and was read whole into memory", path)
+    return tensors
 
 
 def _load_torch(path: str, mapped: bool) -> Mapping[str, Any]:

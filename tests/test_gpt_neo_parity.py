@@ -87,7 +87,8 @@ def test_weights_after_training(run):
     expected = read_checkpoint(str(run.folder / "model.ckpt-12"))
     assert run.got.variables["global_step"] == expected["global_step"] == 12
     for name, value in expected.items():
-        tolerance = 1e-5 * max(1.0, np.abs(value).max())
+        # Adam's step is large where gradients are rounding errors, which differ by processor.
+        tolerance = 3e-5 * max(1.0, np.abs(value).max())
         np.testing.assert_allclose(
             run.got.variables[name], value, rtol=0, atol=tolerance, err_msg=name
         )
