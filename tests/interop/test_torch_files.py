@@ -35,7 +35,7 @@ def test_all_kinds_are_read_as_safetensors(folder, fixtures_dir, tmp_path, caplo
 
     torch.save(tensors, whole, _use_new_zipfile_serialization=False)
     convert(folder, tmp_path / "old")
-    assert "is read whole into memory" in caplog.text
+    assert "was read whole into memory" in caplog.text
     assert_same(read_checkpoint(str(tmp_path / "old" / "model.ckpt-0")), expected)
 
     whole.unlink()
