@@ -141,13 +141,14 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from configs.load import load_config
     from utils.cluster import ALONE, is_idle, log_suffix, read_cluster
+    from utils.command_line import base_keys
     from utils.early_checks import check_run_id
 
     check_run_id(arguments.sacred_id)
     arguments.hosts = read_cluster(arguments, os.environ)
     config = load_config(
         arguments.model,
-        arguments.overrides,
+        [*arguments.overrides, *base_keys(arguments)],
         arguments.steps_per_checkpoint if arguments.mode == "train" else None,
         mesh_is_fitted=arguments.fit_mesh or arguments.mode in ALONE,
     )

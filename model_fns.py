@@ -40,6 +40,8 @@ class Placement:
         save_listeners: told of each checkpoint (training only).
         tpu: whose cores are the processors of the mesh, in place of devices.
         last_hooks: session hooks that come after those of TPUEstimator (training only).
+        scaffold_fn: makes what a session begins with, when the graph is built (training only); None
+            for what the initializers of its variables give.
     """
 
     mesh_layout: MeshLayout
@@ -48,6 +50,7 @@ class Placement:
     save_listeners: Sequence[Any] = field(default_factory=tuple)
     tpu: Optional[Tpu] = None
     last_hooks: Sequence[Any] = field(default_factory=tuple)
+    scaffold_fn: Optional[Callable[[], Any]] = None
 
 
 Rows = Union[tf.Tensor, tuple[tf.Tensor, ...]]
@@ -317,6 +320,7 @@ def _training_spec(config: Config, ground: _Ground, features: Any, labels: Rows)
         train_op=train_op,
         training_hooks=[*hooks, *placement.last_hooks],
         host_call=host_call,
+        scaffold_fn=placement.scaffold_fn,
     )
 
 

@@ -16,6 +16,7 @@ from configs.schema import Config
 
 if TYPE_CHECKING:
     from data.sources import Source
+    from interop.bases import Base
     from utils.batch_sizes import BatchSizes
     from utils.cluster import Cluster, Leader
     from utils.devices import Fit
@@ -61,13 +62,23 @@ def _checkpoint_listeners(
     return [AfterSave(reports.report, config.model_path, start_step, stop)]
 
 
-def _check_run_folder(config: Config, arguments: argparse.Namespace) -> None:
+def _check_run_folder(config: Config, arguments: argparse.Namespace) -> Config:
+    """The config, with the base that the run began from."""
     from utils.run_folder import check_resumable
 
     if arguments.new:
         _confirm_new(config, arguments.yes)
-    else:
-        check_resumable(config)
+        return config
+    return check_resumable(config)
+
+
+def _open_base(config: Config, checkpoint: Optional[str]) -> Optional[Base]:
+    """What a new run begins from; None for random weights, and for a run that goes on."""
+    if config.init_from is None or checkpoint is not None:
+        return None
+    from interop.bases import open_base
+
+    return open_base(config)
 
 
 def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str], None]) -> None:
@@ -103,13 +114,13 @@ def train(config: Config, arguments: argparse.Namespace, give_up: Callable[[str]
     remote = is_remote(config.model_path)
     with TrainingLock(config.model_path):
         if not remote:
-            _check_run_folder(config, arguments)
+            config = _check_run_folder(config, arguments)
         prompt = prompt_of(arguments)
         # It refuses a mesh before slow imports.
         fit = place_training(config, arguments.gpu_ids, cluster, arguments.tpu)
         if remote:  # only now, since it takes TensorFlow and a network
             check_model_path(config.model_path)
-            _check_run_folder(config, arguments)
+            config = _check_run_folder(config, arguments)
         with lead(cluster, arguments.gpu_ids, config.model_path, give_up) as leader:
             _train(config, arguments, prompt, fit, leader)
 
@@ -189,6 +200,9 @@ def _train(
             config.train_steps,
         )
         return
+    base = _open_base(config, checkpoint)
+    if base is not None:
+        config = base.config
     data = fingerprints(sources)
     if checkpoint is not None:
         warn_of_other_data(config.model_path, data)
@@ -209,6 +223,7 @@ def _train(
         steps_per_checkpoint=arguments.steps_per_checkpoint,
         save_listeners=listeners,
         last_hooks=[stop],
+        scaffold_fn=base and base.scaffold,
     )
     model_fn = make_model_fn(config, placement)
     if fit.tpu is not None:
@@ -220,7 +235,7 @@ def _train(
     with stop:
         epochs = epoch_of_step(sources, batch_sizes.sequences_before)
         metrics = metrics_hooks(config, fit, start_step, epochs)
-        folder = RunFolder(config, checkpoint, batch_sizes, data)
+        folder = RunFolder(config, checkpoint, batch_sizes, data, base.files if base else ())
         hooks = [*leader.hooks(stop), folder, *metrics]
         LOGGER.info("building the training graph of %s", config.model_path)
         estimator.train(input_fn, max_steps=config.train_steps, hooks=hooks)

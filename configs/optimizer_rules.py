@@ -1,5 +1,6 @@
 """Rules of the optimizer and its learning-rate schedule."""
 
+import os
 from collections.abc import Iterator
 
 from configs.errors import problem
@@ -63,6 +64,34 @@ def one_schedule(config: Config) -> Iterator[str]:
             config.lr_decay_end,
             "remove it",
         )
+
+
+def optimizer_has_a_base(config: Config) -> Iterator[str]:
+    """Only a run that begins from another one may keep or drop an optimizer."""
+    if config.init_from is None and config.fresh_opt:
+        yield problem("fresh_opt", "needs init_from", config.fresh_opt, "remove it or add that")
+    if config.earlier_updates and (config.init_from is None or config.fresh_opt):
+        yield problem(
+            "earlier_updates",
+            "needs init_from, without fresh_opt",
+            config.earlier_updates,
+            "remove it",
+        )
+
+
+def base_is_another_folder(config: Config) -> Iterator[str]:
+    """A run does not begin from itself."""
+    if config.init_from is not None and _folder(config.init_from) == _folder(config.model_path):
+        yield problem(
+            "init_from",
+            f"must not be model_path {config.model_path}, which is for the new run",
+            config.init_from,
+            "set another model_path, or remove init_from to resume the run",
+        )
+
+
+def _folder(path: str) -> str:
+    return path.rstrip("/") if "://" in path else os.path.abspath(path)
 
 
 def noise_scale_has_microbatches(config: Config) -> Iterator[str]:

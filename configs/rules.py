@@ -43,8 +43,10 @@ from configs.masking_rules import (
 from configs.optimizer_rules import (
     annealing_goes_down,
     annealing_is_complete,
+    base_is_another_folder,
     noise_scale_has_microbatches,
     one_schedule,
+    optimizer_has_a_base,
     warmup_ends_in_time,
 )
 from configs.schema import Config
@@ -179,6 +181,8 @@ RULES: tuple[Rule, ...] = (
     _rule(annealing_is_complete, "anneal_steps", "end_lr"),
     _rule(annealing_goes_down, "end_lr", "lr"),
     _rule(one_schedule, "anneal_steps", "lr_decay", "lr_decay_end"),
+    _rule(optimizer_has_a_base, "init_from", "fresh_opt", "earlier_updates"),
+    _rule(base_is_another_folder, "init_from", "model_path"),
     _rule(
         noise_scale_has_microbatches,
         "noise_scale_alpha",

@@ -21,6 +21,19 @@ class RunKeys(BaseModel):
         min_length=1,
         example="runs/my_run",
     )
+    init_from: Optional[str] = key(
+        "Fine-tuning: folder or checkpoint whose weights a run begins with, as `--init_from`; null "
+        "= random ones.",
+        None,
+        min_length=1,
+        example="runs/base",
+    )
+    fresh_opt: bool = key(
+        "Whether the optimizer begins anew and not with what `init_from` holds of it, as "
+        "`--fresh_opt`.",
+        False,
+        needs=("init_from",),
+    )
     train_steps: int = key("Updates in all.", gt=0, le=LARGEST_INT, example=100000, unit="steps")
     train_batch_size: int = key(
         "Global batch of one update.", gt=0, le=MOST_SEQUENCES, example=256, unit="sequences"
@@ -137,6 +150,16 @@ class OptimizerKeys(BaseModel):
         "Adam's moments are divided by what their decays sum up to so far, as in the paper and in "
         "GPT-J; GPT-Neo leaves them small in the first steps.",
         False,
+    )
+    earlier_updates: int = key(
+        "Updates that the optimizer of `init_from` had made before step 0 of this run, which bias "
+        "correction and Adafactor count; found by itself, and written to the run's `config.json`.",
+        0,
+        ge=0,
+        le=LARGEST_INT,
+        unit="updates",
+        example=1000,
+        needs=("init_from",),
     )
     ada_epsilon1: float = key(
         "Adafactor's term added to squared gradients.",

@@ -26,15 +26,19 @@ def check_local(path: str, words: str) -> None:
         )
 
 
-def format_of(folder: str) -> str:
+def format_of(folder: str, words: str = "the input") -> str:
     """The format of a folder.
+
+    Args:
+        folder: a local path.
+        words: what errors call it.
 
     Raises:
         ValueError: there is no folder, or nothing that is known in it.
     """
-    check_local(folder, "the input")
+    check_local(folder, words)
     if not os.path.isdir(folder):
-        raise ValueError(f"the input must be a folder that exists; got {folder}. Correct the path.")
+        raise ValueError(f"{words} must be a folder that exists; got {folder}. Correct the path.")
     names = set(os.listdir(folder))
     config = os.path.join(folder, "config.json")
     is_own = "checkpoint" in names or any(name.endswith(".index") for name in names)
@@ -50,7 +54,7 @@ def format_of(folder: str) -> str:
         )
     got = "both" if is_own else f"{', '.join(sorted(names)[:4]) or 'nothing'}"
     raise ValueError(
-        f"the input must hold {' or '.join(FORMATS.values())}; got {got} in {folder}. Name another "
+        f"{words} must hold {' or '.join(FORMATS.values())}; got {got} in {folder}. Name another "
         "folder."
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from interop.tokenizer_files import (
     tokenizer_in,
 )
 
-_CONFIG = "config.json"
+CONFIG = "config.json"
 # A start for whoever trains on; a config must have them.
 _RUN_KEYS: dict[str, Any] = {"train_steps": 1000, "train_batch_size": 8}
 # Masks and constants that older versions of transformers saved beside the weights.
@@ -89,6 +89,45 @@ def own_config(
     return to_own_config(values, path, run_keys, tokens)
 
 
+class HfModel(NamedTuple):
+    """A Hugging Face model whose tensors are those that its config describes.
+
+    Attributes:
+        architecture: which of the known ones.
+        config: of ours, as it is written beside the checkpoint.
+        source: of its tensors, under their full names.
+        links: between these and our variables.
+        tokenizer: if it has one.
+    """
+
+    architecture: Architecture
+    config: Config
+    source: Source
+    links: list[Link]
+    tokenizer: Optional[Tokenizer]
+
+
+def read_model(folder: str, output_folder: str) -> HfModel:
+    """Looks at a model; reads no weight.
+
+    Args:
+        folder: of the Hugging Face model.
+        output_folder: model_path of its config.
+
+    Raises:
+        ValueError: it cannot be expressed, or its files are not those that its config describes.
+    """
+    path = os.path.join(folder, CONFIG)
+    values = read_json_object(path)
+    architecture = architecture_of(values, path)
+    tokenizer = tokenizer_in(folder)
+    config = own_config(values, path, output_folder, tokenizer)
+    links = architecture.links(config)
+    source = _FullNames(hf_source(folder))
+    _check(source, links, folder)
+    return HfModel(architecture, config, source, links, tokenizer)
+
+
 def convert(folder: str, output_folder: str, overwrite: bool) -> str:
     """Converts, or goes on with it.
 
@@ -105,20 +144,13 @@ def convert(folder: str, output_folder: str, overwrite: bool) -> str:
         RuntimeError: what was written cannot be read back.
     """
     check_place(output_folder)
-    path = os.path.join(folder, _CONFIG)
-    values = read_json_object(path)
-    model = architecture_of(values, path)
-    tokenizer = tokenizer_in(folder)
-    config = own_config(values, path, output_folder, tokenizer)
-    links = model.links(config)
-    inputs = [_CONFIG, *weight_files(folder)]
-    source = _FullNames(hf_source(folder))
-    _check(source, links, folder)
+    model, config, source, links, tokenizer = read_model(folder, output_folder)
+    inputs = [CONFIG, *weight_files(folder)]
     identity = {"from": HF, "to": OWN, "input": file_identity(folder, inputs)}
     output = Output(output_folder, identity, overwrite)
     if output.is_finished():
         return f"{output_folder} is complete already; --overwrite converts again"
-    _check_tied_head(source, config)
+    check_tied_head(source, config)
 
     from interop.own_files import OwnTarget  # TensorFlow: what is wrong was said before
 
@@ -126,7 +158,7 @@ def convert(folder: str, output_folder: str, overwrite: bool) -> str:
     view = AsOurs(source, links, np.dtype(np.float32))
     parameters = parameter_count(view)
     texts = {
-        _CONFIG: json.dumps(config.to_json_dict(), indent=2) + "\n",
+        CONFIG: json.dumps(config.to_json_dict(), indent=2) + "\n",
         CARD_FILE: _card(config, model, parameters),
         "checkpoint": f'model_checkpoint_path: "{os.path.basename(target.path)}"\n',
     }
@@ -142,7 +174,7 @@ def _check(source: Source, links: list[Link], folder: str) -> None:
     check_tensors(source.specs, expected, folder, ignored)
 
 
-def _check_tied_head(source: Source, config: Config) -> None:
+def check_tied_head(source: Source, config: Config) -> None:
     """A head beside a config that ties it must be the embedding: transformers drops it."""
     if not config.tied_embeddings or _HEAD not in source.specs:
         return
@@ -161,7 +193,7 @@ def _card(config: Config, model: Architecture, parameters: int) -> str:
         *description(config, parameters),
         "",
         f"Converted from a Hugging Face model of type `{model.model_type}`; weights are float32. "
-        f"`python main.py --predict --model {os.path.join(config.model_path, _CONFIG)}` continues "
+        f"`python main.py --predict --model {os.path.join(config.model_path, CONFIG)}` continues "
         "a prompt.",
     ]
     return "\n".join(lines) + "\n"

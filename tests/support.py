@@ -215,11 +215,12 @@ def train(
     batches: Iterable[Batch],
     start: Optional[Start] = None,
     steps_per_checkpoint: int = 10**6,
+    scaffold_fn: Optional[Callable[[], Any]] = None,
 ) -> Trained:
     """Trains as the estimator does: the model function's graph and hooks in one session.
 
-    It begins with ``start``, or goes on from the newest checkpoint of ``config.model_path``, if
-    there is one.
+    It begins with ``start``, or as ``scaffold_fn`` of a placement says, or goes on from the newest
+    checkpoint of ``config.model_path``, if there is one.
     """
     fit = place_training(config, cpus(config.mesh_size) if config.mesh_size > 1 else ())
     path = Path(config.model_path)
@@ -227,7 +228,9 @@ def train(
     with no_garbage_collection(), tf.Graph().as_default():
         shape = [config.train_batch_size, config.n_ctx]
         inputs, labels = (tf.compat.v1.placeholder(tf.int32, shape) for _ in range(2))
-        placement = Placement(fit.mesh_layout, fit.devices, steps_per_checkpoint)
+        placement = Placement(
+            fit.mesh_layout, fit.devices, steps_per_checkpoint, scaffold_fn=scaffold_fn
+        )
         model_fn = make_model_fn(config, placement)
         spec = model_fn({"inputs": inputs}, labels, ModeKeys.TRAIN, {})
         noise = NOISE_METRICS if config.noise_scale_alpha is not None else ()
@@ -237,7 +240,9 @@ def train(
             del variables["global_step"]
             write_checkpoint(path, {name: start(name, variables[name]) for name in variables})
         creator = tf.compat.v1.train.ChiefSessionCreator(
-            checkpoint_dir=str(path), config=quick_session_config(fit.devices)
+            spec.scaffold_fn() if spec.scaffold_fn else None,
+            checkpoint_dir=str(path),
+            config=quick_session_config(fit.devices),
         )
         metrics = []
         hooks = spec.training_hooks

@@ -27,10 +27,11 @@ DECAY_EXPONENT = 0.8  # section 7.2
 def second_moment_decay(config: Config, step: tf.Tensor) -> tf.Tensor:
     """Share of the old second moment that is kept when the global step is ``step``.
 
-    By default 1 - (step + 1)^-0.8: 0 at the first update, so that no bias needs correction.
+    By default 1 - (step + 1)^-0.8: 0 at the first update, so that no bias needs correction. Steps
+    of a base whose moments were kept count, or the first update would forget them.
 
     Args:
-        config: ada_decay_rate.
+        config: ada_decay_rate, earlier_updates.
         step: integer scalar, the global step before the update.
 
     Returns:
@@ -38,7 +39,7 @@ def second_moment_decay(config: Config, step: tf.Tensor) -> tf.Tensor:
     """
     if config.ada_decay_rate is not None:
         return tf.constant(config.ada_decay_rate, tf.float32)
-    return 1.0 - tf.pow(tf.cast(step, tf.float32) + 1.0, -DECAY_EXPONENT)
+    return 1.0 - tf.pow(tf.cast(step, tf.float32) + (config.earlier_updates + 1.0), -DECAY_EXPONENT)
 
 
 def factored_dims(shape: mtf.Shape) -> Optional[tuple[mtf.Dimension, mtf.Dimension]]:

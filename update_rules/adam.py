@@ -20,11 +20,12 @@ def bias_corrections(config: Config, step: tf.Tensor) -> list[tf.Tensor]:
     """What the first and the second moment are multiplied by when the global step is ``step``.
 
     Moments begin at 0 and are weighted sums of all gradients so far; the weights of t sum up to
-    1 - beta^t, and t is the number of updates, this one included. It needs no state of its own:
-    a run may switch the correction on and off, and its moments stay what they are.
+    1 - beta^t, and t is the number of updates, this one and those of a base whose moments were kept
+    included. It needs no state of its own: a run may switch the correction on and off, and its
+    moments stay what they are.
 
     Args:
-        config: adam_bias_correction, beta1, beta2.
+        config: adam_bias_correction, earlier_updates, beta1, beta2.
         step: integer scalar, the global step before the update.
 
     Returns:
@@ -32,7 +33,7 @@ def bias_corrections(config: Config, step: tf.Tensor) -> list[tf.Tensor]:
     """
     if not config.adam_bias_correction:
         return []
-    updates = tf.cast(step, tf.float32) + 1.0
+    updates = tf.cast(step, tf.float32) + (config.earlier_updates + 1.0)
 
     def correction(beta: float) -> tf.Tensor:
         if beta == 0:

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import json
 import re
 from collections.abc import Sequence
 from typing import Optional
@@ -139,6 +140,17 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
         "--sacred_id", metavar="ID", help="id of the tracked run (default: none, not tracked)"
     )
     group.add_argument(
+        "--init_from",
+        metavar="PATH",
+        help="fine-tune: begin with the weights of this run, checkpoint or Hugging Face folder, at "
+        "step 0 (default: none, random weights)",
+    )
+    group.add_argument(
+        "--fresh_opt",
+        action="store_true",
+        help="with --init_from: begin with a new optimizer (default: off, with the stored one)",
+    )
+    group.add_argument(
         "--new",
         action="store_true",
         help="delete the run and train from scratch, asks first (default: off, resume)",
@@ -204,6 +216,16 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return namespace
 
 
+def base_keys(arguments: argparse.Namespace) -> list[str]:
+    """The keys of the config that --init_from and --fresh_opt set, as those of ``--set``."""
+    keys = []
+    if arguments.init_from is not None:
+        keys.append(f"init_from={json.dumps(arguments.init_from)}")
+    if arguments.fresh_opt:
+        keys.append("fresh_opt=true")
+    return keys
+
+
 def _unknown_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[str]:
     """Returns the message about words that look like flags and are none, or None."""
     known = sorted(parser._option_string_actions)
@@ -258,6 +280,9 @@ def _conflict(namespace: argparse.Namespace) -> Optional[str]:
         return f"--fit_mesh must not be combined with {modes[0]}; got both. Remove one of them."
     if namespace.new and modes:
         return f"--new must not be combined with {modes[0]}; got both. Remove one of them."
+    for flag in ("--init_from", "--fresh_opt"):
+        if modes and _is_given(namespace, flag.removeprefix("--")):
+            return f"{flag} is for training only; got {modes[0]} as well. Remove one of them."
     if namespace.yes and not namespace.new:
         return "--yes must come with --new; got it alone. Remove it or add --new."
     return cluster_conflict(namespace, modes[0] if modes else None)

@@ -11,6 +11,7 @@ from typing import Any, Optional
 from configs.schema import Config
 from utils.batch_sizes import read_batch_sizes
 from utils.files import check_model_path, names_in, remove
+from utils.run_base import with_base_of_run
 from utils.run_lock import LOCK_FILE
 from utils.stored_config import (
     CONFIG_FILE,
@@ -31,7 +32,7 @@ _RUN_FILES = re.compile(
     r"|graph\.pbtxt(\.tmp\w*)?"
     r"|events\.out\.tfevents\..*"
     r"|config\.json(\.tmp)?"
-    r"|(batch_sizes|data)\.json|\.(batch_sizes|data)\.json\.partial"
+    r"|(batch_sizes|data|base)\.json|\.(batch_sizes|data|base)\.json\.partial"
     r"|metrics\.jsonl(\.tmp)?"
     r"|eval_.+\.jsonl"
     r"|predictions_.+_\d+\.txt"
@@ -63,17 +64,22 @@ def check_trained(config: Config) -> None:
     check_same_model(config, read_stored_config(config.model_path))
 
 
-def check_resumable(config: Config) -> None:
-    """Refuses to train in the folder of something else, or on with another model.
+def check_resumable(config: Config) -> Config:
+    """Refuses to train in the folder of something else, or on with another model or base.
+
+    Returns:
+        The config, with the base that the run began from.
 
     Raises:
         ValueError: that, or the run's batch sizes cannot be read.
     """
     stored = read_stored_config(config.model_path)
     _refuse_foreign_config(config.model_path, stored)
-    if _has_checkpoint(config.model_path):
+    begun = _has_checkpoint(config.model_path)
+    if begun:
         check_resumed_config(config, stored)
         read_batch_sizes(config.model_path, stored, config.train_batch_size)
+    return with_base_of_run(config, stored, begun)
 
 
 def _refuse_foreign_config(model_path: str, stored: Optional[dict[str, Any]]) -> None:

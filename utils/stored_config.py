@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterable
 from typing import Any, Optional
 
 from pydantic import ValidationError
@@ -80,9 +81,6 @@ def read_stored_config(model_path: str) -> Optional[dict[str, Any]]:
 def check_same_model(config: Config, stored: Optional[dict[str, Any]]) -> None:
     """Refuses a model in which the weights of the run would mean something else.
 
-    Variables of equal shapes fit many models: other numbers of heads, activations, kinds of
-    attention. Keys that the stored config does not have are not compared.
-
     Args:
         config: a checked config.
         stored: of ``read_stored_config``; None and configs of other programs say nothing.
@@ -90,10 +88,35 @@ def check_same_model(config: Config, stored: Optional[dict[str, Any]]) -> None:
     Raises:
         ValueError: names the keys, with their stored and new values.
     """
-    if stored is None or not is_run_config(stored):
-        return
-    known = {key: stored[key] for key in MODEL_KEYS if key in stored}
     path = config_path(config.model_path)
+    changed = changed_model_keys(config, stored, path)
+    if changed:
+        raise ValueError(
+            f"the model must stay that of {path}, with which the weights were trained; got "
+            f"{', '.join(changed)}. Set it back, or use another model_path."
+        )
+
+
+def changed_model_keys(config: Config, stored: Optional[dict[str, Any]], path: str) -> list[str]:
+    """What in a config differs from the model that the weights of a run belong to.
+
+    Variables of equal shapes fit many models: other numbers of heads, activations, kinds of
+    attention. Keys that the stored config does not have are not compared.
+
+    Args:
+        config: a checked config.
+        stored: of ``read_stored_config``; None and configs of other programs say nothing.
+        path: of the stored config, for the error.
+
+    Returns:
+        A line per key, with its new and its stored value.
+
+    Raises:
+        ValueError: the stored config holds values that no config can have.
+    """
+    if stored is None or not is_run_config(stored):
+        return []
+    known = {key: stored[key] for key in MODEL_KEYS if key in stored}
     current = {key: value for key, value in config.to_json_dict().items() if key != "datasets"}
     try:
         before = Config.model_validate(current | known)
@@ -102,17 +125,17 @@ def check_same_model(config: Config, stored: Optional[dict[str, Any]]) -> None:
             f"{path} must hold the config of the run; got {problems_of(error)[0]}. Restore it "
             "from a copy, or correct it."
         ) from error
+    return other_model_keys(config, before, known)
+
+
+def other_model_keys(config: Config, before: Config, keys: Iterable[str]) -> list[str]:
+    """A line per key of the model with another value than in ``before``, but for inert ones."""
     inert = inert_keys(config)
-    changed = [
+    return [
         f"{key} {shown(getattr(config, key))} (was {shown(getattr(before, key))})"
-        for key in known
+        for key in keys
         if key not in inert and _differ(key, config, before)
     ]
-    if changed:
-        raise ValueError(
-            f"the model must stay that of {path}, with which the weights were trained; got "
-            f"{', '.join(changed)}. Set it back, or use another model_path."
-        )
 
 
 def _differ(key: str, left: Config, right: Config) -> bool:

@@ -13,6 +13,7 @@ from utils.batch_sizes import BatchSizes
 from utils.checkpoints import check_variables
 from utils.devices import Fit, session_config
 from utils.hooks import NOISE_METRICS, FiniteLossGuard, LabelWatch, MetricsLog
+from utils.run_base import write_base
 from utils.stored_config import config_path
 from utils.stored_data import Fingerprints, write_stored_data
 from utils.tpu import Tpu, iterations_per_call
@@ -145,6 +146,7 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
         batch_sizes: of the run, those of the steps to come included. They are there before the
             first of these steps, so that no checkpoint is without them.
         data: fingerprints of the records that it reads.
+        base_files: of the base that a new run begins from; none without one.
     """
 
     def __init__(
@@ -153,7 +155,9 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
         checkpoint: Optional[str],
         batch_sizes: BatchSizes,
         data: Fingerprints,
+        base_files: Sequence[str] = (),
     ):
+        self._base_files = base_files
         self._data = data
         self._config = config
         self._checkpoint = checkpoint
@@ -171,6 +175,8 @@ class RunFolder(tf.compat.v1.train.SessionRunHook):
         # First: without it the stored config would tell the batch size of all steps before.
         self._batch_sizes.write(self._config.model_path)
         write_stored_data(self._config.model_path, self._data)
+        if self._config.init_from is not None and self._base_files:
+            write_base(self._config.model_path, self._config.init_from, self._base_files)
         path = config_path(self._config.model_path)
         with tf.io.gfile.GFile(f"{path}.tmp", "w") as file:
             file.write(json.dumps(self._config.to_json_dict(), indent=2) + "\n")
