@@ -1,4 +1,4 @@
-"""Checkpoints to and from Hugging Face: ``python convert_checkpoint.py --help`` says how."""
+"""Converts checkpoints: ``python convert_checkpoint.py --help`` says which, and how."""
 
 from __future__ import annotations
 

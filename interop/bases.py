@@ -12,15 +12,17 @@ import numpy as np
 import tensorflow as tf
 
 from configs.schema import Config
-from interop.formats import HF, format_of
-from interop.from_hf import CONFIG, check_tied_head, read_model
+from interop import from_hf
+from interop.formats import HF, MTJ, format_of
 from interop.hf_configs import PADDING_KEY
 from interop.hf_files import read_json_object, weight_files
-from interop.links import AsOurs
-from interop.own_files import GLOBAL_STEP, OwnCheckpoint, is_state
+from interop.mtj_configs import check_architecture
+from interop.mtj_files import MtjFiles, step_folder
+from interop.mtj_source import MtjSource
+from interop.own_files import GLOBAL_STEP, OwnCheckpoint, is_slot, is_weight
 from interop.tensors import Source, check_tensors
 from update_rules import adafactor, adam
-from utils.checkpoints import MEASUREMENTS, check_checkpoint, latest_checkpoint
+from utils.checkpoints import check_checkpoint, latest_checkpoint
 from utils.files import is_remote
 from utils.stored_config import (
     MODEL_KEYS,
@@ -61,10 +63,10 @@ class Base:
         loaded = {
             name: variable
             for name, variable in variables.items()
-            if not is_state(name) or (_is_slot(name) and not self.config.fresh_opt)
+            if is_weight(name) or (is_slot(name) and not self.config.fresh_opt)
         }
         shapes = {name: tuple(variable.shape.as_list()) for name, variable in loaded.items()}
-        ignored = [name for name in self.source.specs if is_state(name) and name not in loaded]
+        ignored = [name for name in self.source.specs if not is_weight(name) and name not in loaded]
         check_tensors(self.source.specs, shapes, str(self.config.init_from), ignored)
         rest = [variable for name, variable in variables.items() if name not in loaded]
         resources = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.RESOURCES)
@@ -106,22 +108,36 @@ def open_base(config: Config) -> Base:
     if is_remote(path) or os.path.isfile(f"{checkpoint}.index"):
         return _open_own(config, checkpoint)
     kind = format_of(path, "--init_from")
-    return _open_hf(config, path) if kind == HF else _open_own(config, path)
+    openers = {HF: _open_hf, MTJ: _open_mtj}
+    return openers.get(kind, _open_own)(config, path)
 
 
 def _open_hf(config: Config, folder: str) -> Base:
     if not config.fresh_opt:
         raise _weights_only(config)
-    model = read_model(folder, config.model_path)
+    model = from_hf.read(folder, config.model_path)
+    weights = model.open()
+    files = (from_hf.CONFIG, *weight_files(folder))
+    paths = tuple(os.path.join(folder, name) for name in files)
     free = set()
-    if model.tokenizer is None and PADDING_KEY not in read_json_object(f"{folder}/{CONFIG}"):
+    if model.tokenizer is None and PADDING_KEY not in read_json_object(paths[0]):
         free.add(PADDING_KEY)  # nothing tells
     keys = [key for key in _compared_keys(config) if key not in free]
     _check_model(config, folder, other_model_keys(config, model.config, keys))
-    check_tied_head(model.source, model.config)
-    files = (CONFIG, *weight_files(folder))
-    source = AsOurs(model.source, model.links, np.dtype(np.float32))
-    return Base(config, source, tuple(os.path.join(folder, name) for name in files))
+    weights.check()
+    return Base(config, weights.source, paths)
+
+
+def _open_mtj(config: Config, folder: str) -> Base:
+    """A checkpoint of Mesh Transformer JAX, which says nothing of its model but shapes."""
+    check_architecture(config, "the config")
+    files = MtjFiles(step_folder(folder, None))
+    source = MtjSource(files, config)
+    paths = tuple(os.path.join(files.folder, name) for name in files.names)
+    if config.fresh_opt:
+        return Base(config, source, paths)
+    _check_optimizer(config, source)
+    return Base(_with_updates(config, source.adam_count or 0), source, paths)
 
 
 def _open_own(config: Config, path: str) -> Base:
@@ -148,12 +164,21 @@ def _open_own(config: Config, path: str) -> Base:
     _check_optimizer(config, source)
     updates = int(source.read(GLOBAL_STEP)) if GLOBAL_STEP in source.specs else 0
     updates += (stored or {}).get("earlier_updates") or 0
+    return Base(_with_updates(config, updates), source, files)
+
+
+def _with_updates(config: Config, updates: int) -> Config:
+    """The config, with the updates that the kept optimizer has made.
+
+    Raises:
+        ValueError: the config says something else.
+    """
     if config.earlier_updates not in (0, updates):
         raise ValueError(
-            f"earlier_updates must be {updates}, which the optimizer of {checkpoint} has made; got "
-            f"{config.earlier_updates}. Leave it out."
+            f"earlier_updates must be {updates}, which the optimizer of {config.init_from} has "
+            f"made; got {config.earlier_updates}. Leave it out."
         )
-    return Base(config.model_copy(update={"earlier_updates": updates}), source, files)
+    return config.model_copy(update={"earlier_updates": updates})
 
 
 def _free(config: Config) -> set[str]:
@@ -176,13 +201,9 @@ def _check_model(config: Config, where: str, changed: list[str]) -> None:
         )
 
 
-def _is_slot(name: str) -> bool:
-    return is_state(name) and name != GLOBAL_STEP and not name.startswith(MEASUREMENTS)
-
-
 def _check_optimizer(config: Config, source: Source) -> None:
     """Refuses a base without an optimizer, or with another one."""
-    if not any(_is_slot(name) for name in source.specs):
+    if not any(is_slot(name) for name in source.specs):
         raise _weights_only(config)
     if any(name.endswith(_SLOTS[config.opt_name]) for name in source.specs):
         return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from typing import Optional
 
-from interop.formats import FORMATS, HF, OWN
+from interop.formats import FORMATS, HF, MTJ, OWN, TARGETS
+from interop.model import Model
 from interop.tensors import DTYPES
 from utils.flags import RaisingParser, at_least
 
@@ -30,8 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the parser."""
     parser = RaisingParser(
         prog="convert_checkpoint.py",
-        description="Convert a checkpoint: Hugging Face GPT-2, GPT-Neo or GPT-J to this project, "
-        "or back. What INPUT holds is recognised.",
+        description="Convert a checkpoint: Hugging Face GPT-2, GPT-Neo or GPT-J, GPT-Neo's own or "
+        "Mesh Transformer JAX's to this project, or any of them but the first to Hugging Face. "
+        "What INPUT holds is recognised.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -44,24 +45,33 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--to",
-        choices=tuple(FORMATS),
-        metavar="|".join(FORMATS),
+        choices=TARGETS,
+        metavar="|".join(TARGETS),
         help="format of OUTPUT: a folder for transformers, or a checkpoint of this project "
-        "(default: the one that INPUT is not)",
+        "(default: ours, and hf for one of this project without --slim)",
     )
-    group = parser.add_argument_group("exporting to Hugging Face")
+    group = parser.add_argument_group("what is written")
+    group.add_argument(
+        "--slim",
+        action="store_true",
+        help="checkpoint of this project with weights alone, to predict and to begin from, "
+        "without an optimizer's slots (default: off)",
+    )
     group.add_argument(
         "--dtype",
         choices=tuple(DTYPES),
         metavar="|".join(DTYPES),
-        help=f"number format of the weights (default: {DEFAULT_DTYPE})",
+        help="number format of the weights, for --slim and Hugging Face "
+        f"(default: {DEFAULT_DTYPE})",
     )
     group.add_argument(
         "--max_shard_size",
         type=_size,
         metavar="SIZE",
-        help=f"largest file of weights, such as 500MB (default: {DEFAULT_SHARD_SIZE})",
+        help="largest file of weights for Hugging Face, such as 500MB "
+        f"(default: {DEFAULT_SHARD_SIZE})",
     )
+    group = parser.add_argument_group("what is read")
     group.add_argument(
         "--step",
         type=at_least(0),
@@ -71,9 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--model",
         metavar="NAME|FILE",
-        help="config of a run whose folder has none (default: config.json in INPUT)",
+        help="config of a checkpoint that has none in its folder; for Mesh Transformer JAX's also "
+        "a file of its configs (default: config.json in INPUT; gptj_6B for Mesh Transformer "
+        "JAX's)",
     )
-    group = parser.add_argument_group("both ways")
+    group = parser.add_argument_group("all formats")
     group.add_argument(
         "--overwrite",
         action="store_true",
@@ -101,35 +113,58 @@ def convert(options: argparse.Namespace) -> str:
         ValueError: it cannot be done.
         RuntimeError: what was written cannot be read back.
     """
-    from interop import from_hf, to_hf
+    from interop import to_hf, to_own
+    from interop.conversion import check_place
     from interop.formats import check_local, format_of
+    from interop.hf_configs import hf_architecture
 
     check_local(options.output, "the output")
     given = format_of(options.input)
-    wanted: Optional[str] = options.to or (OWN if given == HF else HF)
-    if given == wanted:
+    wanted: str = options.to or (HF if given == OWN and not options.slim else OWN)
+    _check_flags(options, given, wanted)
+    check_place(options.output)
+    model = _read(options, given)
+    dtype = options.dtype or DEFAULT_DTYPE
+    if wanted == OWN:
+        slim = dtype if options.slim else None
+        return to_own.convert(model, options.output, slim, options.overwrite)
+    hf_architecture(model.config)  # before tensors are looked at
+    most_bytes = options.max_shard_size or _size(DEFAULT_SHARD_SIZE)
+    return to_hf.convert(model, options.output, dtype, most_bytes, options.overwrite)
+
+
+def _read(options: argparse.Namespace, given: str) -> Model:
+    from interop import from_hf, from_mtj, from_own
+
+    if given == HF:
+        return from_hf.read(options.input, options.output)
+    read = from_mtj.read if given == MTJ else from_own.read
+    return read(options.input, options.step, options.model)
+
+
+def _check_flags(options: argparse.Namespace, given: str, wanted: str) -> None:
+    """Refuses flags that would have no effect."""
+    if given == wanted == HF:
         raise ValueError(
             f"--to must be another format than that of the input; got {wanted}, and "
             f"{options.input} is {FORMATS[given]}. Leave --to out."
         )
+    needs: dict[str, str] = {}
+    if given == HF:
+        needs |= {"step": "another input", "model": "another input"}
     if wanted == OWN:
-        _refuse_export_flags(options)
-        return from_hf.convert(options.input, options.output, options.overwrite)
-    choices = to_hf.Choices(
-        options.dtype or DEFAULT_DTYPE,
-        options.max_shard_size or _size(DEFAULT_SHARD_SIZE),
-        options.step,
-        options.model,
-        options.overwrite,
-    )
-    return to_hf.convert(options.input, options.output, choices)
-
-
-def _refuse_export_flags(options: argparse.Namespace) -> None:
-    names = ("dtype", "max_shard_size", "step", "model")
-    flags = [f"--{name}" for name in names if getattr(options, name) is not None]
-    if flags:
+        needs["max_shard_size"] = f"--to {HF}"
+        if not options.slim:
+            needs["dtype"] = f"--slim or --to {HF}"
+    else:
+        needs["slim"] = f"--to {OWN}"
+    rules = [
+        f"--{name} must come with {place}"
+        for name, place in sorted(needs.items())
+        if getattr(options, name) not in (None, False)
+    ]
+    if rules:
         raise ValueError(
-            f"{', '.join(flags)} must come with --to {HF} only, since weights of ours are float32; "
-            "got a Hugging Face model. Leave it out."
+            f"{', '.join(rules)}; got {FORMATS[given]} for --to {wanted}, where it has no effect. "
+            "Leave it out."
         )

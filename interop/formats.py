@@ -6,10 +6,18 @@ import os
 import re
 
 from interop.hf_files import WEIGHT_FILES, read_json_object
+from interop.mtj_files import is_mtj
 from utils.files import is_remote
 
-HF, OWN = "hf", "ours"
-FORMATS = {HF: "a Hugging Face model", OWN: "a checkpoint of this project"}
+HF, OWN, MTJ = "hf", "ours", "mtj"
+FORMATS = {
+    HF: "a Hugging Face model",
+    OWN: "a checkpoint of this project or of GPT-Neo",
+    MTJ: "a checkpoint of Mesh Transformer JAX",
+}
+TARGETS = (HF, OWN)
+"""Formats that are written too."""
+
 _OWN_INDEX = re.compile(r"model\.ckpt-(\d+)\.index")
 
 
@@ -47,6 +55,8 @@ def format_of(folder: str, words: str = "the input") -> str:
         return HF
     if is_own and not is_hf:
         return OWN
+    if not is_own and not is_hf and is_mtj(folder):
+        return MTJ
     if names & set(WEIGHT_FILES):
         raise ValueError(
             f"a Hugging Face folder must have a config.json with model_type; got {folder}, which "
@@ -54,8 +64,8 @@ def format_of(folder: str, words: str = "the input") -> str:
         )
     got = "both" if is_own else f"{', '.join(sorted(names)[:4]) or 'nothing'}"
     raise ValueError(
-        f"{words} must hold {' or '.join(FORMATS.values())}; got {got} in {folder}. Name another "
-        "folder."
+        f"{words} must hold one of {', '.join(FORMATS.values())}; got {got} in {folder}. Name "
+        "another folder."
     )
 
 

@@ -1,31 +1,21 @@
-"""A Hugging Face model as a checkpoint of ours."""
+"""Reads a Hugging Face model."""
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from configs.schema import Config
-from data.model_card import CARD_FILE, description, title
 from data.tokenizers import Tokenizer
-from interop.conversion import Output, check_place, parameter_count, run
-from interop.formats import HF, OWN, file_identity
-from interop.hf_architectures import Architecture
+from interop.formats import file_identity
 from interop.hf_configs import architecture_of, to_own_config, to_own_values
 from interop.hf_files import hf_source, read_json_object, weight_files
 from interop.links import AsOurs, Link
-from interop.tensors import Source, check_tensors, checksum
-from interop.tokenizer_files import (
-    FILES,
-    carry,
-    dataset_entry,
-    is_gpt2,
-    text_tokens,
-    tokenizer_in,
-)
+from interop.model import Model, Weights
+from interop.tensors import DTYPES, Source, check_tensors, checksum
+from interop.tokenizer_files import dataset_entry, is_gpt2, text_tokens, tokenizer_in
 
 CONFIG = "config.json"
 # A start for whoever trains on; a config must have them.
@@ -89,81 +79,41 @@ def own_config(
     return to_own_config(values, path, run_keys, tokens)
 
 
-class HfModel(NamedTuple):
-    """A Hugging Face model whose tensors are those that its config describes.
-
-    Attributes:
-        architecture: which of the known ones.
-        config: of ours, as it is written beside the checkpoint.
-        source: of its tensors, under their full names.
-        links: between these and our variables.
-        tokenizer: if it has one.
-    """
-
-    architecture: Architecture
-    config: Config
-    source: Source
-    links: list[Link]
-    tokenizer: Optional[Tokenizer]
-
-
-def read_model(folder: str, output_folder: str) -> HfModel:
-    """Looks at a model; reads no weight.
+def read(folder: str, output_folder: str) -> Model:
+    """The model of a folder.
 
     Args:
         folder: of the Hugging Face model.
-        output_folder: model_path of its config.
+        output_folder: where its tokenizer will lie, which the config names.
 
     Raises:
-        ValueError: it cannot be expressed, or its files are not those that its config describes.
+        ValueError: it cannot be converted.
     """
     path = os.path.join(folder, CONFIG)
     values = read_json_object(path)
-    architecture = architecture_of(values, path)
+    model = architecture_of(values, path)
     tokenizer = tokenizer_in(folder)
     config = own_config(values, path, output_folder, tokenizer)
-    links = architecture.links(config)
+    return Model(
+        kind=model.model_type,
+        origin=f"Converted from a Hugging Face model of type `{model.model_type}`",
+        config=config,
+        folder=folder,
+        tokenizer=tokenizer,
+        open=lambda: _open(folder, config, model.links(config)),
+    )
+
+
+def _open(folder: str, config: Config, links: list[Link]) -> Weights:
+    inputs = [CONFIG, *weight_files(folder)]
     source = _FullNames(hf_source(folder))
     _check(source, links, folder)
-    return HfModel(architecture, config, source, links, tokenizer)
-
-
-def convert(folder: str, output_folder: str, overwrite: bool) -> str:
-    """Converts, or goes on with it.
-
-    Args:
-        folder: of the Hugging Face model.
-        output_folder: of the checkpoint, config and tokenizer.
-        overwrite: whether a conversion that is there is done again.
-
-    Returns:
-        One line about what is there now.
-
-    Raises:
-        ValueError: the input cannot be converted, or the output folder cannot be used.
-        RuntimeError: what was written cannot be read back.
-    """
-    check_place(output_folder)
-    model, config, source, links, tokenizer = read_model(folder, output_folder)
-    inputs = [CONFIG, *weight_files(folder)]
-    identity = {"from": HF, "to": OWN, "input": file_identity(folder, inputs)}
-    output = Output(output_folder, identity, overwrite)
-    if output.is_finished():
-        return f"{output_folder} is complete already; --overwrite converts again"
-    check_tied_head(source, config)
-
-    from interop.own_files import OwnTarget  # TensorFlow: what is wrong was said before
-
-    target = OwnTarget(output_folder, output.workshop, step=0)
-    view = AsOurs(source, links, np.dtype(np.float32))
-    parameters = parameter_count(view)
-    texts = {
-        CONFIG: json.dumps(config.to_json_dict(), indent=2) + "\n",
-        CARD_FILE: _card(config, model, parameters),
-        "checkpoint": f'model_checkpoint_path: "{os.path.basename(target.path)}"\n',
-    }
-    run(view, target, output, texts, lambda: carry(folder, output_folder, tokenizer, config), FILES)
-    return f"{output_folder}: {model.model_type} of {parameters:,} parameters, float32"
+    return Weights(
+        AsOurs(source, links, DTYPES["fp32"]),
+        step=0,
+        files=file_identity(folder, inputs),
+        check=lambda: _check_tied_head(source, config),
+    )
 
 
 def _check(source: Source, links: list[Link], folder: str) -> None:
@@ -174,7 +124,7 @@ def _check(source: Source, links: list[Link], folder: str) -> None:
     check_tensors(source.specs, expected, folder, ignored)
 
 
-def check_tied_head(source: Source, config: Config) -> None:
+def _check_tied_head(source: Source, config: Config) -> None:
     """A head beside a config that ties it must be the embedding: transformers drops it."""
     if not config.tied_embeddings or _HEAD not in source.specs:
         return
@@ -183,17 +133,3 @@ def check_tied_head(source: Source, config: Config) -> None:
             f"{_HEAD} must be {_EMBEDDING} where tie_word_embeddings is true; got another "
             "tensor. Set tie_word_embeddings to false in config.json if it is meant."
         )
-
-
-def _card(config: Config, model: Architecture, parameters: int) -> str:
-    name = os.path.basename(os.path.abspath(config.model_path))
-    lines = [
-        title(name, 0),
-        "",
-        *description(config, parameters),
-        "",
-        f"Converted from a Hugging Face model of type `{model.model_type}`; weights are float32. "
-        f"`python main.py --predict --model {os.path.join(config.model_path, CONFIG)}` continues "
-        "a prompt.",
-    ]
-    return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Optional
 
 from configs.effects import inert_keys
@@ -161,7 +162,11 @@ def hf_architecture(config: Config) -> Architecture:
         model = GPTJ
     else:
         model = GPT2 if config.attention_bias == "all" else GPT_NEO
-    problems = [f"{key} {shown(getattr(config, key))}" for key in _other_keys(config, model)]
+    free = model.keys.keys() | {"attention_types", "final_norm"}
+    if "tie_word_embeddings" not in model.only:
+        free |= {"no_weight_tie"}
+    others = other_keys(config, model.fixed, free)
+    problems = [f"{key} {shown(getattr(config, key))}" for key in others]
     kinds = sorted(set(config.attention_layers) - model.attention)
     problems += [f"attention_types with {kind}" for kind in kinds]
     if not config.has_final_norm:
@@ -178,19 +183,20 @@ def hf_architecture(config: Config) -> Architecture:
     return model
 
 
-def _other_keys(config: Config, model: Architecture) -> list[str]:
-    """Keys of the network with another value than the model of transformers has."""
-    free = (
-        _FREE_KEYS | model.keys.keys() | {"attention_types", "final_norm"} | set(inert_keys(config))
-    )
-    if "tie_word_embeddings" not in model.only:
-        free.add("no_weight_tie")
+def other_keys(config: Config, fixed: Mapping[str, Any], free: AbstractSet[str]) -> list[str]:
+    """Keys of the network with another value than the model of another program has.
+
+    Args:
+        config: of ours.
+        fixed: what the model is; keys that are not among them are at their default.
+        free: keys that may be anything, or that are looked at elsewhere.
+    """
+    skipped = free | _FREE_KEYS | set(inert_keys(config))
     return [
         key
         for key, key_field in ArchitectureKeys.model_fields.items()
-        if key not in free
-        and getattr(config, key)
-        != model.fixed.get(key, key_field.get_default(call_default_factory=True))
+        if key not in skipped
+        and getattr(config, key) != fixed.get(key, key_field.get_default(call_default_factory=True))
     ]
 
 

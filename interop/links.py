@@ -5,7 +5,7 @@ A table of links serves both directions: what is split in one is joined in the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -90,17 +90,51 @@ class AsTheirs:
         joined = np.empty((*link.shape[:-1], link.shape[-1] * len(link.ours)), dtype)
         width = link.shape[-1]
         for number, variable in enumerate(link.ours):
-            values = self._source.read(variable)
             piece = joined[..., number * width : (number + 1) * width]
-            with np.errstate(over="ignore"):  # looked at below
-                piece[...] = values
-            if dtype != values.dtype and not _same_infinities(values, piece):
-                raise ValueError(
-                    f"weights must be within the number format; got a number in {variable} that "
-                    f"{dtype.name} has not. Use --dtype bf16 or fp32."
-                )
-            del values
+            round_into(piece, self._source.read(variable), variable)
         return np.ascontiguousarray(joined.T) if link.transposed else joined
+
+
+class Rounded:
+    """Variables of ours in another number format.
+
+    Args:
+        source: of our variables.
+        names: of those that are wanted.
+        dtype: number format of what is read.
+    """
+
+    def __init__(self, source: Source, names: Iterable[str], dtype: np.dtype):
+        self._source = source
+        self.specs = {name: TensorSpec(source.specs[name].shape, dtype) for name in names}
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads one variable.
+
+        Raises:
+            ValueError: a finite number is beyond the number format.
+        """
+        values, dtype = self._source.read(name), self.specs[name].dtype
+        if values.dtype == dtype:
+            return values
+        rounded = np.empty(values.shape, dtype)
+        round_into(rounded, values, name)
+        return rounded
+
+
+def round_into(rounded: np.ndarray, values: np.ndarray, name: str) -> None:
+    """Rounds ``values`` to the number format of ``rounded``, and writes them there.
+
+    Raises:
+        ValueError: a finite number of the variable ``name`` is beyond the number format.
+    """
+    with np.errstate(over="ignore"):  # looked at below
+        rounded[...] = values
+    if rounded.dtype != values.dtype and not _same_infinities(values, rounded):
+        raise ValueError(
+            f"weights must be within the number format; got a number in {name} that "
+            f"{rounded.dtype.name} has not. Use --dtype bf16 or fp32."
+        )
 
 
 def _same_infinities(left: np.ndarray, right: np.ndarray) -> bool:

@@ -9,8 +9,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from interop.tensors import DTYPES, OTHER_DTYPE, Part, Source, TensorSpec, checksum, grouped
+from configs.schema import Config
+from interop.tensors import (
+    DTYPES,
+    OTHER_DTYPE,
+    Part,
+    Shape,
+    Source,
+    TensorSpec,
+    checksum,
+    grouped,
+)
 from utils.checkpoints import MEASUREMENTS, damaged
+from utils.mesh import MeshLayout
+from utils.mesh_tensorflow import mtf
 
 GLOBAL_STEP = "global_step"
 _GROUP_BYTES = 32 * 2**20  # of small variables, that they are not a file each
@@ -48,12 +60,31 @@ class OwnCheckpoint:
             raise damaged(self._path, error) from error
 
 
-def is_state(name: str) -> bool:
-    """Whether a variable is state of training, which other programs have no use for."""
+def is_slot(name: str) -> bool:
+    """Whether a variable is a slot of an optimizer."""
     from update_rules import adafactor, adam  # here, since they build kernels
 
-    is_slot = name.endswith((*adam.SLOTS, *adafactor.SLOTS))
-    return is_slot or name == GLOBAL_STEP or name.startswith(MEASUREMENTS)
+    return name.endswith((*adam.SLOTS, *adafactor.SLOTS))
+
+
+def is_weight(name: str) -> bool:
+    """Whether a variable is part of the model, and no state of training."""
+    return not (is_slot(name) or name == GLOBAL_STEP or name.startswith(MEASUREMENTS))
+
+
+def model_variables(config: Config) -> dict[str, Shape]:
+    """Shapes of the weights of a model, by name; its graph is built for them."""
+    from model_fns import build_evaluation_graph  # here, since it builds kernels
+
+    ids = [config.eval_batch_size, config.n_ctx]
+    with tf.Graph().as_default():
+        inputs, labels = (tf.compat.v1.placeholder(tf.int32, ids) for _ in range(2))
+        mesh = mtf.Mesh(mtf.Graph(), "mesh")
+        build_evaluation_graph(mesh, config, MeshLayout.from_config(config), inputs, labels)
+        return {
+            variable.op.name: tuple(variable.shape.as_list())
+            for variable in tf.compat.v1.global_variables()
+        }
 
 
 class OwnTarget:

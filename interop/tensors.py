@@ -22,7 +22,7 @@ OTHER_DTYPE = np.dtype(np.void)
 """Of tensors that are no weights, such as the masks that older models carry along."""
 
 Shape = tuple[int, ...]
-_LAYER = re.compile(r"\bh\.?(\d+)\b")
+_LAYER = re.compile(r"\b(?:h\.?|layer_)(\d+)\b")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -169,6 +170,48 @@ def check_variables(path: str, variables: dict[str, list[int]]) -> None:
             f"{'; '.join(shown[:4])}{more}. Use the config that the checkpoint was trained with "
             "(config.json beside it), or another model_path."
         )
+
+
+def needs_rounding(path: str, dtypes: Mapping[str, tf.DType]) -> bool:
+    """Whether a checkpoint has variables in other number formats than a graph, as slim ones do.
+
+    Args:
+        path: of the checkpoint.
+        dtypes: name -> number format of the graph's variables.
+    """
+    stored = tf.train.load_checkpoint(path).get_variable_to_dtype_map()
+    return any(stored[name] != dtype for name, dtype in dtypes.items() if name in stored)
+
+
+def restore_rounded(
+    session: tf.compat.v1.Session, saver: tf.compat.v1.train.Saver, path: str
+) -> None:
+    """Restores a checkpoint, each variable rounded to the number format that the graph has it in.
+
+    What the saver would read of the file is fed, a variable at a time, so that none of it is in
+    memory twice but the largest; the graph stays as it is.
+
+    Args:
+        session: of the variables.
+        saver: of the variables.
+        path: of the checkpoint.
+    """
+    reader = tf.train.load_checkpoint(path)
+    for assign in _assignments(
+        session.graph.get_operation_by_name(saver.saver_def.restore_op_name)
+    ):
+        variable, value = assign.inputs[0], assign.inputs[1]
+        array = reader.get_tensor(variable.op.name)
+        session.run(assign, {value: array.astype(value.dtype.as_numpy_dtype)})
+
+
+def _assignments(operation: tf.Operation) -> Iterator[tf.Operation]:
+    """Operations that a saver restores variables with, in groups of groups."""
+    for control in operation.control_inputs:
+        if control.type == "NoOp":
+            yield from _assignments(control)
+        else:
+            yield control
 
 
 class _Saver(tf.compat.v1.train.Saver):

@@ -142,8 +142,8 @@ def _add_run_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--init_from",
         metavar="PATH",
-        help="fine-tune: begin with the weights of this run, checkpoint or Hugging Face folder, at "
-        "step 0 (default: none, random weights)",
+        help="fine-tune: begin at step 0 with the weights of this run, checkpoint, or folder of "
+        "Hugging Face or Mesh Transformer JAX (default: none, random weights)",
     )
     group.add_argument(
         "--fresh_opt",

@@ -8,7 +8,12 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
-from utils.checkpoints import check_variables, checkpoint_step
+from utils.checkpoints import (
+    check_variables,
+    checkpoint_step,
+    needs_rounding,
+    restore_rounded,
+)
 from utils.devices import session_config
 from utils.tpu import Tpu
 
@@ -45,6 +50,7 @@ class InferenceSession:
                 for variable in variables
                 if variable.op.name != "global_step"
             }
+            self._dtypes = {variable.op.name: variable.dtype.base_dtype for variable in variables}
             # Reshaping, since released variables are empty when a second checkpoint comes.
             self._saver = tf.compat.v1.train.Saver(variables, reshape=True)
             for hook in self._hooks:
@@ -64,7 +70,10 @@ class InferenceSession:
             ValueError: it lacks a variable of the model or has one of another shape.
         """
         check_variables(checkpoint, self._shapes)
-        self._saver.restore(self._session, checkpoint)
+        if needs_rounding(checkpoint, self._dtypes):
+            restore_rounded(self._session, self._saver, checkpoint)
+        else:
+            self._saver.restore(self._session, checkpoint)
         for hook in self._hooks:
             hook.after_create_session(self._session, None)
         self.step = checkpoint_step(checkpoint)

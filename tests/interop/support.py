@@ -11,7 +11,14 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 import convert_checkpoint
+from configs.load import load_config
+from configs.schema import Config
+from model_fns import Placement
+from serving.engine import Engine, Sampling
+from tests.support import Forward
+from utils.devices import place_inference
 
+TOLERANCE = 1e-4
 FIXTURES = {"gpt2": "B1_hf_gpt2", "gpt_neo": "B2_hf_gpt_neo", "gptj": "B3_hf_gptj"}
 
 
@@ -67,3 +74,37 @@ def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> No
         assert array.dtype == right[name].dtype, name
         assert array.shape == right[name].shape, name
         assert array.tobytes() == right[name].tobytes(), name
+
+
+def config_of(folder: Path, **keys: object) -> Config:
+    return load_config(
+        str(folder / "config.json"), [f"{key}={value}" for key, value in keys.items()]
+    )
+
+
+def continuations(
+    folder: Path, prompts: np.ndarray, new_tokens: int, step: int = 0
+) -> list[list[int]]:
+    """Prompts and their most likely continuations, through the key-value cache."""
+    config = config_of(folder)
+    fit = place_inference(config, (), len(prompts), "the number of prompts")
+    engine = Engine(config, Placement(fit.mesh_layout, fit.devices), len(prompts))
+    engine.load(str(folder / f"model.ckpt-{step}"))
+    sampling = Sampling(0.0, 0, 1.0, seed=1, max_new_tokens=new_tokens, stop_id=None)
+    completions = engine.generate(prompts.tolist(), sampling)
+    engine.close()
+    return [item.prompt + item.continuation for [item] in completions]
+
+
+def assert_computes(folder: Path, expected: dict[str, np.ndarray], step: int = 0) -> None:
+    """That a converted checkpoint gives the logits and the greedy texts of a fixture."""
+    tokens = expected["input_ids"]
+    config = config_of(folder, eval_batch_size=len(tokens))
+    padded = np.zeros((len(tokens), config.n_ctx), np.int64)
+    padded[:, : tokens.shape[1]] = tokens
+    logits = Forward(config, str(folder / f"model.ckpt-{step}"))(padded)["logits"]
+    difference = logits[:, : tokens.shape[1], : config.token_count] - expected["logits"]
+    assert np.abs(difference).max() < TOLERANCE
+    prompts, greedy = expected["prompt_ids"], expected["greedy_ids"]
+    got = continuations(folder, prompts, greedy.shape[1] - prompts.shape[1], step)
+    assert got == greedy.tolist()

@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from configs.load import load_config
-from configs.schema import Config
-from model_fns import Placement
-from serving.engine import Engine, Sampling
-from tests.interop.support import FIXTURES, assert_same, convert, weights
+from tests.interop.support import (
+    FIXTURES,
+    TOLERANCE,
+    assert_computes,
+    assert_same,
+    config_of,
+    convert,
+    weights,
+)
 from tests.support import Forward
-from utils.devices import place_inference
 
-TOLERANCE = 1e-4
 LENGTH = 600
-
-
-def config_of(folder: Path, **keys: object) -> Config:
-    return load_config(
-        str(folder / "config.json"), [f"{key}={value}" for key, value in keys.items()]
-    )
-
-
-def continuations(folder: Path, prompts: np.ndarray, new_tokens: int) -> list[list[int]]:
-    """Prompts and their most likely continuations, through the key-value cache."""
-    config = config_of(folder)
-    fit = place_inference(config, (), len(prompts), "the number of prompts")
-    engine = Engine(config, Placement(fit.mesh_layout, fit.devices), len(prompts))
-    engine.load(str(folder / "model.ckpt-0"))
-    sampling = Sampling(0.0, 0, 1.0, seed=1, max_new_tokens=new_tokens, stop_id=None)
-    completions = engine.generate(prompts.tolist(), sampling)
-    engine.close()
-    return [item.prompt + item.continuation for [item] in completions]
 
 
 @pytest.mark.parametrize("model_type", FIXTURES)
 def test_logits_and_greedy_tokens(model_type, fixtures_dir, tmp_path):
     folder = fixtures_dir / FIXTURES[model_type]
-    expected = np.load(folder / "expected.npz")
     convert(folder, tmp_path)
-    tokens = expected["input_ids"]
-    config = config_of(tmp_path, eval_batch_size=len(tokens))
-    padded = np.zeros((len(tokens), config.n_ctx), np.int64)
-    padded[:, : tokens.shape[1]] = tokens
-    logits = Forward(config, str(tmp_path / "model.ckpt-0"))(padded)["logits"]
-    difference = logits[:, : tokens.shape[1]] - expected["logits"]
-    assert np.abs(difference).max() < TOLERANCE
-    prompts, greedy = expected["prompt_ids"], expected["greedy_ids"]
-    got = continuations(tmp_path, prompts, greedy.shape[1] - prompts.shape[1])
-    assert got == greedy.tolist()
+    assert_computes(tmp_path, dict(np.load(folder / "expected.npz")))
 
 
 SIZES = {"vocab_size": 101, "eos_token_id": 3, "bos_token_id": 3}

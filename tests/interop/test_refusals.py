@@ -197,8 +197,12 @@ def test_checkpoints_of_ours_that_are_not_there(tmp_path, capsys):
 WRONG_FLAGS = [
     (("--to", "hf"), "--to must be another format than that of the input; got hf"),
     (("--to", "HF"), "invalid choice: 'HF'"),
-    (("--dtype", "fp16"), "--dtype must come with --to hf only"),
-    (("--step", "3", "--max_shard_size", "1GB"), "--max_shard_size, --step must come with"),
+    (("--dtype", "fp16"), "--dtype must come with --slim or --to hf; got a Hugging Face"),
+    (
+        ("--step", "3", "--max_shard_size", "1GB"),
+        "--max_shard_size must come with --to hf, --step must come with another input; got",
+    ),
+    (("--slim", "--model", "gptj_6B"), "--model must come with another input; got"),
     (("--max_shard_size", "5 bytes"), "must be a size such as 500MB or 5GB; got '5 bytes'"),
     (("--max_shard_size", "0GB"), "must be a size such as 500MB or 5GB; got '0GB'"),
     (("--step", "-1"), "must be a whole number of at least 0"),
