@@ -64,8 +64,8 @@ def format_of(folder: str, words: str = "the input") -> str:
         )
     got = "both" if is_own else f"{', '.join(sorted(names)[:4]) or 'nothing'}"
     raise ValueError(
-        f"{words} must hold one of {', '.join(FORMATS.values())}; got {got} in {folder}. Name "
-        "another folder."
+        f"{words} must hold a Hugging Face model or a checkpoint of this project, GPT-Neo or Mesh "
+        f"Transformer JAX; got {got} in {folder}. Name another folder."
     )
 
 

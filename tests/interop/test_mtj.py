@@ -185,7 +185,7 @@ def test_a_base_of_fine_tuning(gptj, tmp_path):
     assert all(map(os.path.isfile, base.files))
     mtj.write_mtj(tmp_path / "slim", variables, 2)
     overrides = [f"init_from={tmp_path / 'slim'}"]
-    with pytest.raises(ValueError, match="which holds weights alone. Add --fresh_opt"):
+    with pytest.raises(ValueError, match=r"which holds weights alone\. Add --fresh_opt"):
         open_base(load_config(str(path), overrides))
     base = open_base(load_config(str(path), [*overrides, "fresh_opt=true"]))
     assert base.source.specs.keys() == variables.keys()
