@@ -38,6 +38,7 @@ from data.sources import (
 from data.tokenizers import GPT2_NAME, Tokenizer, load_tokenizer
 from inspection.dataset_samples import LEGEND, sample
 from inspection.dataset_tables import histogram, manifest_lines
+from inspection.fine_tuning import suggestion_lines
 
 RECORDS_READ = 2000
 _FILES_READ = 20
@@ -288,5 +289,7 @@ def dataset_report(config: Config) -> DatasetReport:
         f"{sequences:,} training sequences, {sequences / config.train_batch_size:,.1f} steps in "
         f"all; train_steps {config.train_steps:,}"
     )
+    if training and known and not problems:
+        lines += suggestion_lines(sequences, config)
     lines.append("all OK" if not problems else f"{problems} ERROR line(s) above")
     return DatasetReport("\n".join(lines), problems)

@@ -2,27 +2,17 @@
 
 import json
 import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.project_copy import copy_project
 
 
 @pytest.fixture(scope="module")
 def copy(repo_root, tmp_path_factory):
     """The project's files in a new folder, with the environment of this process."""
-    target = tmp_path_factory.mktemp("clone") / "project"
-    target.mkdir()
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=repo_root, capture_output=True, text=True, check=True
-    )
-    for name in listed.stdout.splitlines():
-        if (repo_root / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(repo_root / name, target / name)
-    (target / ".venv").symlink_to(Path(sys.prefix))
+    target = copy_project(repo_root, tmp_path_factory.mktemp("clone") / "project")
     config = json.loads((target / "configs/tiny.json").read_text())
     config.update(train_steps=6, warmup_steps=2, eval_steps=1)
     (target / "configs/tiny.json").write_text(json.dumps(config))
