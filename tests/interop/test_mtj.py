@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 
 from configs.load import load_config
+from interop import own_files
 from interop.bases import open_base
 from tests.interop import mtj
-from tests.interop.support import FIXTURES, assert_computes, assert_same, convert, weights
+from tests.interop.support import (
+    FIXTURES,
+    assert_computes,
+    assert_same,
+    convert,
+    run,
+    weights,
+)
 from tests.support import read_checkpoint
 
 SPARE = 3  # rows of the vocabulary of 104, which eight shards divide
@@ -192,3 +200,28 @@ def test_a_base_of_fine_tuning(gptj, tmp_path):
     overrides = [*overrides, "fresh_opt=true", "parallel_residual=false"]
     with pytest.raises(ValueError, match="got parallel_residual false in the config"):
         open_base(load_config(str(path), overrides))
+
+
+def test_an_interrupted_conversion_goes_on(gptj, tmp_path, monkeypatch, capsys):
+    variables, config = gptj
+    moments = mtj.random_moments(variables)
+    mtj.write_mtj(tmp_path / "run", variables, 2, moments=moments)
+    monkeypatch.setattr(own_files, "_GROUP_BYTES", 3000)
+    words = (tmp_path / "run", tmp_path / "ours", "--model", config)
+    write, parts = own_files.OwnTarget.write, []
+
+    def dying(*arguments):
+        parts.append(arguments[1].file)
+        if len(parts) == 20:
+            raise KeyboardInterrupt
+        return write(*arguments)
+
+    monkeypatch.setattr(own_files.OwnTarget, "write", dying)
+    assert run(*words) == 130
+    convert(*words)
+    assert len(parts) > 60
+    assert len(parts) == len(set(parts)) + 1  # the interrupted one
+    got = read_checkpoint(str(tmp_path / "ours" / "model.ckpt-7"))
+    assert_same({name: got[f"{name}/adam_v"] for name in variables}, moments[1])
+    convert(*words)
+    assert "is complete already" in capsys.readouterr().out
