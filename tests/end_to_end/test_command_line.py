@@ -89,9 +89,9 @@ def test_print_config_needs_no_tensorflow_and_loads_again(workshop):
 
 def test_a_tpu_that_cannot_reach_the_run_is_refused(workshop, program, monkeypatch):
     monkeypatch.delenv("COLAB_TPU_ADDR", raising=False)
-    message = one_line(program("--model", workshop.config("some"), "--tpu", "colab"))
+    message = one_line(program("--model", workshop.config("any"), "--tpu", "colab"))
     assert message.startswith("model_path must be in a bucket that the TPU's hosts reach; got ")
-    assert not list(workshop.run_folder("some").glob("*"))
+    assert not list(workshop.run_folder("any").glob("*"))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_tpu_that_cannot_reach_the_run_is_refused(workshop, program, monkeypat
     ],
 )
 def test_wrong_overrides_are_refused(workshop, program, override, problem):
-    config = workshop.config("some")
+    config = workshop.config("any")
     result = program("--model", config, "--set", override)
     assert result.code == 2
     assert result.out == ""
@@ -120,7 +120,7 @@ def test_an_unknown_model_is_refused(program):
 
 
 def test_debug_shows_a_traceback(workshop):
-    result = workshop.run("--model", workshop.config("some"), "--set", "lr=-1", "--debug")
+    result = workshop.run("--model", workshop.config("any"), "--set", "lr=-1", "--debug")
     assert result.code == 1
     assert result.out == ""
     assert result.err.startswith("Traceback (most recent call last):")
@@ -202,7 +202,7 @@ def test_ctrl_c_before_training_is_no_traceback(workshop, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(main, "run", interrupted)
-    assert main.main(["--model", workshop.config("interrupted")]) == 130
+    assert main.main(["--model", workshop.config("halted")]) == 130
     assert capsys.readouterr().err == "main.py: interrupted\n"
 
 

@@ -72,18 +72,18 @@ def test_the_base_is_in_the_config_of_the_run(workshop, tuned):
 
 
 def test_a_checkpoint_brings_its_optimizer(workshop, trained, program):
-    config = workshop.config("kept", **KEYS)
+    config = workshop.config("kept_optimizer", **KEYS)
     result = program("--model", config, "--init_from", "runs/trained/model.ckpt-250")
     assert result.code == 0, result.err
     assert "model.ckpt-250 and its optimizer: " in result.err
-    assert workshop.metrics("kept")[0]["step"] == 1
-    got, base = workshop.variables("kept"), workshop.variables("trained", 250)
+    assert workshop.metrics("kept_optimizer")[0]["step"] == 1
+    got, base = workshop.variables("kept_optimizer"), workshop.variables("trained", 250)
     assert_same_weights(got, base)
     slot = "gpt2/wte/adam_v"
     assert not np.array_equal(got[slot], base[slot])
     np.testing.assert_allclose(got[slot], base[slot] * 0.999, rtol=0, atol=base[slot].max())
     assert np.corrcoef(got[slot].ravel(), base[slot].ravel())[0, 1] > 0.99
-    config = json.loads((workshop.run_folder("kept") / "config.json").read_text())
+    config = json.loads((workshop.run_folder("kept_optimizer") / "config.json").read_text())
     assert config["earlier_updates"] == 250
 
 
@@ -151,31 +151,31 @@ REFUSED = {
     ),
     "nothing": (("nowhere",), {}, "--init_from must be a folder that exists; got nowhere."),
     "no model": (("records",), {}, "--init_from must hold a Hugging Face model or a checkpoint"),
-    "itself": (("runs/refused",), {}, "init_from: must not be model_path runs/refused"),
+    "itself": (("runs/refused_base",), {}, "init_from: must not be model_path runs/refused"),
 }
 
 
 @pytest.mark.parametrize("words, keys, text", REFUSED.values(), ids=REFUSED)
 def test_refusals(workshop, tuned, program, words, keys, text):
-    config = workshop.config("refused", **KEYS | keys)
+    config = workshop.config("refused_base", **KEYS | keys)
     assert text in refusal(program, "--model", config, "--init_from", *words)
-    assert workshop.checkpoints("refused") == []
+    assert workshop.checkpoints("refused_base") == []
 
 
 def test_flags_that_have_no_base(workshop, program):
-    config = workshop.config("refused", **KEYS)
+    config = workshop.config("refused_base", **KEYS)
     assert "fresh_opt: needs init_from" in refusal(program, "--model", config, "--fresh_opt")
     line = refusal(program, "--model", config, "--init_from", "hf", "--eval")
     assert "--init_from is for training only; got --eval as well." in line
 
 
 def test_a_damaged_base_is_named(workshop, tuned, program):
-    folder = workshop.folder / "damaged"
+    folder = workshop.folder / "damaged_base"
     folder.mkdir()
     for file in workshop.run_folder("trained").glob("model.ckpt-300.*"):
         shutil.copy(file, folder)
     [data] = folder.glob("*.data-*")
     data.write_bytes(data.read_bytes()[:-900])
-    config = workshop.config("refused", **KEYS)
-    line = refusal(program, "--model", config, "--init_from", "damaged/model.ckpt-300")
-    assert "checkpoint damaged/model.ckpt-300 must be readable" in line
+    config = workshop.config("refused_base", **KEYS)
+    line = refusal(program, "--model", config, "--init_from", "damaged_base/model.ckpt-300")
+    assert "checkpoint damaged_base/model.ckpt-300 must be readable" in line

@@ -147,11 +147,11 @@ def test_a_mesh_that_is_too_large_is_fitted_with_a_notice(evaluated, program):
 
 @pytest.mark.parametrize("mode", ["--eval", "--export", "--predict"])
 def test_a_missing_checkpoint_is_named(workshop, program, mode):
-    result = program("--model", workshop.config("untrained"), mode)
+    result = program("--model", workshop.config("never_trained"), mode)
     assert result.code == 2
     assert result.out == ""
     assert result.err == (
-        "main.py: error: model_path must hold a checkpoint; got none in runs/untrained. Train "
+        "main.py: error: model_path must hold a checkpoint; got none in runs/never_trained. Train "
         "first, or correct model_path.\n"
     )
 

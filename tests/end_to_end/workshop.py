@@ -55,8 +55,12 @@ class Workshop:
     def config(self, name: str, **keys: Any) -> str:
         """Writes ``<name>.json``, a config whose run is in ``runs/<name>``; returns its path.
 
-        ``keys`` replace those of the tiny config; those that are None are left out.
+        ``keys`` replace those of the tiny config; those that are None are left out. All workers
+        share the folder, so a name belongs to the test file that used it first.
         """
+        file = os.environ["PYTEST_CURRENT_TEST"].split("::")[0]
+        owner = once(self, f"owner_of_{name}", lambda: file)
+        assert owner == file, f"{name}.json is of {owner}: {file} must choose another name"
         values = json.loads((self.folder / "base.json").read_text())
         values |= {"model_path": f"runs/{name}"} | keys
         values = {key: value for key, value in values.items() if value is not None}
