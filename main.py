@@ -223,8 +223,9 @@ def _end_output() -> int:
 
 def _report(error: Exception, debug: bool, code: int) -> int:
     from configs.errors import ConfigError
-    from utils.errors import reason, remote_host
+    from utils.errors import leave_trace, reason, remote_host
 
+    leave_trace()
     if debug:
         raise error
     text = str(error) if isinstance(error, ConfigError) else reason(error)

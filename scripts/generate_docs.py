@@ -36,6 +36,7 @@ from configs.names import (  # noqa: E402
 from configs.schema import SECTIONS, Config  # noqa: E402
 from configs.support import UNBUILT_FEATURES  # noqa: E402
 from interop.command_line import build_parser as build_conversion_parser  # noqa: E402
+from tracking.command_line import build_experiment_parser  # noqa: E402
 from utils.command_line import build_parser  # noqa: E402
 
 if TYPE_CHECKING:
@@ -185,6 +186,9 @@ def flag_reference() -> str:
         lines += ["", f"## {parser.prog}", "", parser.description or ""]
         for group in parser._action_groups:
             lines += _flag_table(group)
+    experiment = build_experiment_parser()
+    lines += ["", f"## {experiment.prog}", "", f"{experiment.description} main.py's flags, and:"]
+    lines += _flag_table(experiment._action_groups[-1])
     return "\n".join(lines) + "\n"
 
 

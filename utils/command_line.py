@@ -82,11 +82,14 @@ def parse_gpu_ids(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(
+    prog: str = "main.py",
+    description: str = "Train, evaluate, sample from, export or inspect a GPT-style model.",
+) -> argparse.ArgumentParser:
     """Returns the parser of main.py; `parse_arguments` also checks the flags together."""
     parser = ExitingParser(
-        prog="main.py",
-        description="Train, evaluate, sample from, export or inspect a GPT-style model.",
+        prog=prog,
+        description=description,
         allow_abbrev=False,
     )
     _add_run_flags(parser.add_argument_group("run"))
@@ -180,11 +183,14 @@ def _add_mode_flags(group: argparse._ArgumentGroup) -> None:
         group.add_argument(f"--{name}", action="store_true", help=f"{text} (default: off)")
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(
+    argv: Sequence[str], parser: Optional[argparse.ArgumentParser] = None
+) -> argparse.Namespace:
     """Parses and checks the command line of main.py.
 
     Args:
         argv: The words after the program name.
+        parser: That of `build_parser`, with further flags; without any if None.
 
     Returns:
         The values of all flags. In addition `mode` is one of train, eval, predict, export,
@@ -196,7 +202,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: With code 2 and one line on stderr if the flags are not usable; with code 0
             after `--help`.
     """
-    parser = build_parser()
+    parser = parser or build_parser()
     words = list(argv)
     message = _unknown_flags(parser, words)
     if message:

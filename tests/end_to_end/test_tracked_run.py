@@ -1,0 +1,131 @@
+"""run_experiment.py: what is recorded of runs that end well, are stopped, or fail."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.end_to_end.workshop import ROOT, finish, wait_for_step
+
+STEPS, STEPS_PER_CHECKPOINT = 360, 90
+
+
+def start(workshop, *words, runs="records"):
+    """Starts ``python run_experiment.py`` in the workshop; records are in ``runs``."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run_experiment.py"), *map(str, words), "--runs_dir", runs],
+        cwd=workshop.folder,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def record(workshop, runs, number, name="run.json"):
+    return json.loads((workshop.folder / runs / str(number) / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def journey(workshop):
+    """A run that is stopped by SIGTERM, and started again: both results, and the first record."""
+    config = workshop.config(
+        "tracked",
+        train_steps=STEPS,
+        eval_steps=1,
+        predict_steps=1,
+        eval_batch_size=2,
+        predict_batch_size=2,
+        predict_max_steps=2,
+    )
+    words = ["--model", config, "--steps_per_checkpoint", STEPS_PER_CHECKPOINT]
+    process = start(workshop, *words, runs="journey")
+    wait_for_step(workshop, "tracked", STEPS_PER_CHECKPOINT + 10, process)
+    process.send_signal(signal.SIGTERM)
+    first = finish(process)
+    stopped = record(workshop, "journey", 1)
+    curves = record(workshop, "journey", 1, "metrics.json")
+    second = finish(start(workshop, *words, runs="journey"))
+    return first, stopped, curves, second
+
+
+def test_a_stopped_run_is_interrupted(journey, workshop):
+    first, stopped, curves, _ = journey
+    assert first.code == 0
+    assert first.err.splitlines()[-1] == "journey/1: INTERRUPTED (stopped by SIGTERM)"
+    assert stopped["status"] == "INTERRUPTED"
+    assert curves["loss"]["steps"][-1] < STEPS
+
+
+def test_resuming_continues_the_same_record(journey, workshop):
+    _, _, _, second = journey
+    assert second.code == 0, second.err
+    assert second.err.splitlines()[-1] == "journey/1: COMPLETED"
+    assert not (workshop.folder / "journey" / "2").exists()
+    run, info = (record(workshop, "journey", 1, name) for name in ("run.json", "info.json"))
+    assert run["status"] == "COMPLETED"
+    assert [start["step"] > STEPS_PER_CHECKPOINT for start in info["starts"]] == [False, True]
+    output = (workshop.folder / "journey/1/cout.txt").read_text()
+    assert "step 1/" in output
+    assert "resuming from runs/tracked/model.ckpt-" in output
+    assert output.endswith(f"done: runs/tracked/model.ckpt-{STEPS}\n")
+
+
+def test_curves_are_those_of_the_run(journey, workshop):
+    curves = record(workshop, "journey", 1, "metrics.json")
+    lines = workshop.metrics("tracked")
+    for name in ("loss", "learning_rate", "grad_norm", "tokens_per_second", "epoch"):
+        assert curves[name]["steps"] == [line["step"] for line in lines]
+        assert curves[name]["values"] == [line[name] for line in lines]
+        assert curves[name]["timestamps"] == sorted(curves[name]["timestamps"])
+    file = workshop.run_folder("tracked") / "eval_1.jsonl"
+    scores = [json.loads(line) for line in file.read_text().splitlines()]
+    assert curves["val_loss"]["steps"] == [score["global_step"] for score in scores]
+    assert curves["val_loss"]["values"] == [score["loss"] for score in scores]
+    assert curves["val_loss"]["steps"][:: len(scores) - 1] == [0, STEPS]
+    assert record(workshop, "journey", 1)["result"] == curves["val_loss"]["values"][-1]
+    earlier = journey[2]["loss"]
+    assert curves["loss"]["timestamps"][: len(earlier["steps"])][:20] == earlier["timestamps"][:20]
+
+
+def test_config_samples_and_sources_are_in_the_record(journey, workshop):
+    folder = workshop.folder / "journey/1"
+    config = record(workshop, "journey", 1, "config.json")
+    assert (config["n_embd"], config["train_steps"]) == (14, STEPS)
+    resolved = record(workshop, "journey", 1, "resolved_config.json")
+    assert resolved == json.loads((workshop.run_folder("tracked") / "config.json").read_text())
+    run = record(workshop, "journey", 1)
+    samples = f"predictions_1_{STEPS}.txt"
+    assert samples in run["artifacts"]
+    assert (folder / samples).read_text() == (workshop.run_folder("tracked") / samples).read_text()
+    sources = {name for name, _ in run["experiment"]["sources"]}
+    assert {"main.py", "model_fns.py", "models/dimensions.py", "configs/schema.py"} <= sources
+    assert any(package.startswith("tensorflow==") for package in run["experiment"]["dependencies"])
+    assert run["meta"]["command_line"][:2] == ["main.py", "--model"]
+
+
+def test_a_failed_run_leaves_its_traceback(workshop):
+    config = workshop.config("diverging", lr=1e30, warmup_steps=0, gradient_clipping=None)
+    result = finish(start(workshop, "--model", config, "--restart_wait", 0))
+    assert result.code == 1
+    assert "main.py: error: " in result.err
+    assert "restart" not in result.err  # it would come to the same step
+    number = int(result.err.splitlines()[-1].partition(":")[0].rpartition("/")[2])
+    run = record(workshop, "records", number)
+    assert run["status"] == "FAILED"
+    trace = "".join(run["fail_trace"])
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert "NonFiniteLossError: " in trace
+    assert trace.endswith("the training process ended with exit code 1\n")
+
+
+def test_mistakes_are_one_line_and_leave_no_record(workshop):
+    result = finish(start(workshop, "--model", "tracked.json", "--set", "n_head=3", runs="none"))
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("run_experiment.py: error: ")
+    assert "n_embd: must be a multiple of n_head 3" in result.err
+    assert not (workshop.folder / "none").exists()

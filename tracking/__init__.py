@@ -1,0 +1,1 @@
+"""Tracking: runs that are recorded, supervised and looked at."""

@@ -1,0 +1,250 @@
+"""A tracked run: its record, its training process, and what is carried from one to the other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from configs.schema import Config
+from tracking.metrics import EVALUATION_PREFIX, RunMetrics, now
+from tracking.output import Output
+from tracking.process import TrainingProcess
+from tracking.provenance import experiment_info
+from tracking.record import CONFIG_FILE, INFO_FILE, METRICS_FILE, OUTPUT_FILE, Record, read_json
+from tracking.supervisor import USAGE_ERROR, Limits, Outcome, Signs, StopRequest, Supervisor
+from utils.files import exists, is_remote, names_in, read_bytes, write_atomically
+
+LOGGER = logging.getLogger(__name__)
+MARKER = "tracking.json"
+"""In the folder of a run: names its record."""
+
+BEAT_SECONDS = 10.0  # between two heartbeats of the record, as Sacred does it
+_REMOTE_POLL = 10.0  # seconds between two looks at a bucket
+_KEPT_STARTS = 100  # of which the record tells
+_CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
+
+
+class Experiment:
+    """One tracked run.
+
+    Args:
+        arguments: of the command line.
+        config: a checked config.
+        words: of main.py's command line.
+        output: takes what is printed.
+    """
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        config: Config,
+        words: Sequence[str],
+        output: Output,
+    ) -> None:
+        self._arguments = arguments
+        self._config = config
+        self._words = list(words)
+        self._output = output
+        self._remote = is_remote(config.model_path)
+        self._signs = Signs(0, 0, 0, 0)
+        self._next_look = self._next_beat = 0.0
+        self._unreadable = self._unwritable = self._changed = False
+        self._copied: dict[str, bytes] = {}
+        self.record, self._continued = self._open_record()
+        self._marker = json.dumps({"record": self.record.key, "id": self.record.id})
+        earlier = read_json(os.path.join(self.record.dir, METRICS_FILE))
+        self._metrics = RunMetrics(config.model_path, str(self.record.id), earlier)
+
+    def _open_record(self) -> tuple[Record, bool]:
+        """The record of the run in model_path if it has one here, else a new one."""
+        record = Record(self._arguments.runs_dir)
+        config = self._config.to_json_dict()
+        number = None if self._arguments.new else self._number_of_record()
+        if number is not None:
+            record.go_on(number, config)
+            with open(os.path.join(record.dir, OUTPUT_FILE), "rb") as file:
+                self._output.begin_with(file.read())
+            return record, True
+        name = self._arguments.experiment_name or _stem(self._arguments.model)
+        meta = {"command_line": ["main.py", *self._words], "options": {}}
+        record.begin(experiment_info(name), config, meta)
+        return record, False
+
+    def _number_of_record(self) -> Optional[int]:
+        path = os.path.join(self._config.model_path, MARKER)
+        if not exists(path):
+            return None
+        try:
+            marker = json.loads(read_bytes(path))
+            number, key = int(marker["id"]), str(marker["record"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} must name the record of the run; got a file that does not. Remove it, "
+                "and the run gets a new record."
+            ) from error
+        info = read_json(os.path.join(self._arguments.runs_dir, str(number), INFO_FILE))
+        if info.get("key") == key:
+            return number
+        LOGGER.warning(
+            "the record of the run in %s is not in %s: it gets a new one there",
+            self._config.model_path,
+            self._arguments.runs_dir,
+        )
+        return None
+
+    def run(self) -> Outcome:
+        """Trains, with restarts, and closes the record with how that ended."""
+        LOGGER.info(
+            "%s the record %s", "continuing" if self._continued else "writing", self.record.dir
+        )
+        arguments = self._arguments
+        limits = Limits(
+            arguments.initial_heartbeat_timeout,
+            arguments.heartbeat_timeout,
+            arguments.restarts,
+            arguments.restart_wait,
+        )
+        with StopRequest() as stop:
+            supervisor = Supervisor(
+                self._start, self._look, limits, stop, self._config.train_steps, self._recreate_tpu
+            )
+            outcome = supervisor.run()
+        self._close(outcome)
+        return outcome
+
+    def _start(self, begun: bool) -> TrainingProcess:
+        words = [*self._words, "--sacred_id", str(self.record.id)]
+        if begun:  # what a restart resumes must not be deleted
+            words = [word for word in words if word not in ("--new", "--yes")]
+        process = TrainingProcess(words, self._output)
+        starts = self.record.info.setdefault("starts", [])
+        starts.append({"time": now().isoformat(), "step": self._signs.step, "pid": process.pid})
+        del starts[:-_KEPT_STARTS]
+        self._next_beat = 0.0
+        return process
+
+    def _recreate_tpu(self) -> None:
+        arguments = self._arguments
+        if not (arguments.tpu and arguments.recreate_tpu) or arguments.no_delete_tpu:
+            return
+        LOGGER.info("recreating the TPU: %s", arguments.recreate_tpu)
+        result = subprocess.run(
+            arguments.recreate_tpu,
+            shell=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for line in result.stdout.decode("utf-8", errors="replace").splitlines():
+            LOGGER.info("%s", line)
+        if result.returncode:
+            LOGGER.warning("the command ended with exit code %d", result.returncode)
+
+    def _look(self) -> Signs:
+        """Reads what the run has written and, when it is time, writes the record."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + (_REMOTE_POLL if self._remote else 0.0)
+            self._read()
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT_SECONDS
+            self._beat()
+        signs = self._signs
+        self._signs = Signs(signs.lines, self._output.size, signs.step, signs.checkpoint)
+        return self._signs
+
+    def _read(self) -> None:
+        try:
+            self._changed |= self._metrics.refresh()
+            steps = [
+                int(match[1])
+                for name in names_in(self._config.model_path)
+                if (match := _CHECKPOINT.fullmatch(name))
+            ]
+        except OSError as error:
+            if not self._unreadable:
+                LOGGER.warning("the files of the run cannot be read for now: %s", error)
+            self._unreadable = True
+            return
+        self._unreadable = False
+        metrics = self._metrics
+        self._signs = Signs(metrics.lines, 0, metrics.last_step, max(steps, default=0))
+
+    def _beat(self) -> None:
+        """Brings the record up to date; training goes on when that fails."""
+        try:
+            self._mark()
+            self._copy_artifacts()
+            if self._changed:
+                self.record.write_curves(self._metrics)
+                self._changed = False
+            self.record.info["latest"] = {"step": self._metrics.last_step} | _latest(self._metrics)
+            self.record.beat(self._output.text(), _result(self._metrics))
+            self._unwritable = False
+        except OSError as error:
+            if not self._unwritable:
+                LOGGER.warning("the record cannot be written for now: %s", error)
+            self._unwritable = True
+
+    def _mark(self) -> None:
+        """Names the record in the run's folder, once there is a run."""
+        folder = self._config.model_path
+        path = os.path.join(folder, MARKER)
+        if not exists(os.path.join(folder, CONFIG_FILE)):
+            return
+        if not exists(path) or read_bytes(path) != self._marker.encode():
+            write_atomically(path, self._marker.encode())
+
+    def _copy_artifacts(self) -> None:
+        folder = self._config.model_path
+        names = {CONFIG_FILE: "resolved_config.json"}
+        for name in names_in(folder):
+            if re.fullmatch(rf"predictions_{self.record.id}_\d+\.txt", name):
+                names[name] = name
+        for name, artifact in names.items():
+            path = os.path.join(folder, name)
+            if exists(path) and (name == CONFIG_FILE or name not in self._copied):
+                content = read_bytes(path)
+                if self._copied.get(name) != content:
+                    self.record.add_artifact(artifact, path)
+                    self._copied[name] = content if name == CONFIG_FILE else b""
+
+    def _close(self, outcome: Outcome) -> None:
+        self._read()
+        if self._continued and outcome.code == USAGE_ERROR and outcome.status == "FAILED":
+            self.record.put_back()
+            return
+        self._beat()
+        if outcome.status == "COMPLETED":
+            self.record.completed_event(now(), _result(self._metrics))
+        elif outcome.status == "INTERRUPTED":
+            self.record.interrupted_event(now(), outcome.status)
+        else:
+            self.record.failed_event(now(), _fail_trace(outcome, self._output))
+
+
+def _stem(model: str) -> str:
+    return os.path.splitext(os.path.basename(model))[0]
+
+
+def _latest(metrics: RunMetrics) -> dict[str, Any]:
+    return {name: curve.last for name, curve in metrics.curves.items()}
+
+
+def _result(metrics: RunMetrics) -> Optional[float]:
+    """Loss on held-out records if there is one, else that of training."""
+    latest: Mapping[str, Optional[float]] = _latest(metrics)
+    return latest.get(f"{EVALUATION_PREFIX}loss", latest.get("loss"))
+
+
+def _fail_trace(outcome: Outcome, output: Output) -> list[str]:
+    """Why a run has failed, as lines: its traceback, or else the end of its output."""
+    text = outcome.trace or "\n".join(output.text().splitlines()[-50:]) + "\n"
+    return [*text.splitlines(keepends=True), outcome.reason + "\n"]

@@ -1,0 +1,67 @@
+"""Where a run comes from: the project's files, the state of git, packages and the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+from typing import Any
+
+from tracking.process import ROOT
+
+_LEFT_OUT = {"tests", "docs", "runs", "datasets", "logs", "benchmarks", "tools"}
+
+
+def experiment_info(name: str) -> dict[str, Any]:
+    """What Sacred calls the experiment.
+
+    Args:
+        name: of the experiment.
+
+    Returns:
+        Name, folder, source files with a digest, packages, and the commit.
+    """
+    from sacred.dependencies import get_digest
+
+    sources = [
+        (str(path.relative_to(ROOT)), get_digest(str(path)))
+        for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("*/**/*.py")])
+        if not _is_left_out(path.relative_to(ROOT).parts[0])
+    ]
+    packages = {
+        f"{package.metadata['Name']}=={package.version}"
+        for package in importlib.metadata.distributions()
+        if package.metadata["Name"]
+    }
+    return {
+        "name": name,
+        "base_dir": str(ROOT),
+        "sources": sources,
+        "dependencies": sorted(packages, key=str.lower),
+        "repositories": repositories(),
+        "mainfile": "main.py",
+    }
+
+
+def _is_left_out(name: str) -> bool:
+    return name in _LEFT_OUT or name.startswith(".")
+
+
+def repositories() -> list[dict[str, Any]]:
+    """The project's commit and whether files differ from it; empty outside a repository."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository
+        return []
+    try:
+        url = _git("remote", "get-url", "origin")
+    except subprocess.SubprocessError:
+        url = str(ROOT)
+    return [{"url": url, "commit": commit, "dirty": dirty}]
+
+
+def _git(*words: str) -> str:
+    result = subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=30, check=True
+    )
+    return result.stdout.strip()
