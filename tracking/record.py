@@ -23,7 +23,7 @@ SOURCE_FOLDER = "_sources"
 _LOCK_FILE = "writer.lock"
 
 
-class Record(FileStorageObserver):  # type: ignore[misc]
+class Record(FileStorageObserver):
     """Sacred's record of one run, which several processes may write one after another.
 
     Its files appear whole or not at all, its output and curves are bounded, and the curves are
