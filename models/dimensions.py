@@ -162,6 +162,11 @@ class Dimensions:
         """The same dimensions with queries at ``length`` positions (a chunk of the window)."""
         return replace(self, sequence=mtf.Dimension("sequence", length))
 
+    def with_window(self, length: int) -> Dimensions:
+        """The same dimensions with a window of only its first ``length`` positions."""
+        memory_length = mtf.Dimension("memory_length", length)
+        return replace(self.with_sequence(length), memory_length=memory_length)
+
     def with_cache(self, length: int) -> Dimensions:
         """The same dimensions with the keys and values in a cache of ``length`` positions.
 

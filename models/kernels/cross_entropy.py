@@ -66,3 +66,38 @@ def log_normalizer_and_target(
     if vocab_slices == 1:
         return mtf.reshape(partial, rows), target_logit
     return mtf.reduce_logsumexp(partial, pieces), target_logit
+
+
+def most_likely(logits: mtf.Tensor, vocab: mtf.Dimension, vocab_slices: int) -> mtf.Tensor:
+    """The entry with the largest logit, of equal ones the first; without a gradient.
+
+    Args:
+        logits: [batch, sequence, vocab], floating.
+        vocab: the vocabulary's dimension.
+        vocab_slices: pieces into which the layout splits it.
+
+    Returns:
+        [batch, sequence] int32.
+    """
+    pieces = mtf.Dimension(vocab.name, vocab_slices)
+
+    def forward(scores: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        best = tf.argmax(scores, -1, output_type=tf.int32)
+        largest = tf.cast(tf.reduce_max(scores, -1), tf.float32)
+        return largest[..., tf.newaxis], tf.gather(ids, best)[..., tf.newaxis]
+
+    rows = logits.shape - vocab
+    largest, first = kernel(
+        forward,
+        [logits, mtf.range(logits.mesh, vocab, tf.int32)],
+        [(rows + pieces, tf.float32), (rows + pieces, tf.int32)],
+        splittable=rows.dims,
+        summed_dims=[vocab],
+        name="most_likely",
+        differentiable=False,
+    )
+    if vocab_slices == 1:
+        return mtf.reshape(first, rows)
+    is_best = mtf.equal(largest, mtf.reduce_max(largest, output_shape=rows))
+    beyond = mtf.constant(logits.mesh, vocab.size, first.shape, tf.int32)
+    return mtf.reduce_min(mtf.where(is_best, first, beyond), output_shape=rows)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from models.dimensions import Dimensions
+from models.kernels.cross_entropy import most_likely
 from models.losses import IGNORED, softmax_cross_entropy
 from tests.support import assert_all_close, make_config, run_named
 
@@ -76,3 +77,18 @@ def test_extreme_logits(mesh_shape, layout):
     np.testing.assert_allclose(got, log_z - target, atol=2e-3)
     np.testing.assert_allclose(got[:2], np.log(20), atol=2e-3)
     np.testing.assert_allclose(got[2], 0.0, atol=1e-6)
+
+
+@on_all_layouts
+def test_the_most_likely_entry(mesh_shape, layout):
+    """Of equal ones the first, in whichever slice it is."""
+    logits = LOGITS.copy()
+    logits[0, 0, [3, 4, 17]] = logits[1, 2, [9, 10]] = logits[3, 5, [19]] = 20.0
+    [got] = run_named(
+        mesh_shape,
+        layout,
+        [(logits, [BATCH, SEQUENCE, VOCAB])],
+        lambda split, x: [most_likely(x, VOCAB, split.slices(VOCAB))],
+    )
+    np.testing.assert_array_equal(got, logits.argmax(-1))
+    assert (got[0, 0], got[1, 2], got[3, 5]) == (3, 9, 19)
