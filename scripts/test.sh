@@ -2,7 +2,8 @@
 # Lint, types and all tests, in an environment that it makes itself.
 set -euo pipefail
 
-source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" requirements-dev.txt requirements-beam.txt
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh" \
+  requirements-dev.txt requirements-beam.txt requirements-eval.txt
 
 # Pages are tested in a browser, which is no package of Python.
 if ! command -v chromium >/dev/null; then
