@@ -36,6 +36,9 @@ class Engine:
             strings.
         most_waiting: requests that may wait for their turn.
 
+    Attributes:
+        config, tokenizer, most_waiting: as given.
+
     Raises:
         ValueError: the model is a masked one.
     """
@@ -51,7 +54,7 @@ class Engine:
         require_causal(config)
         self.config = config
         self.tokenizer = tokenizer
-        self._most_waiting = most_waiting
+        self.most_waiting = most_waiting
         compiled = placement.mesh_layout.compiled
         self._schedule: Union[SlotSchedule, BatchSchedule] = (
             BatchSchedule(config, placement, batch_size)
@@ -101,6 +104,20 @@ class Engine:
             self._pause()
             self._schedule.session.close()
 
+    @property
+    def gives_scores(self) -> bool:
+        """Whether log-probabilities can be asked for."""
+        return self._schedule.gives_scores
+
+    def counts(self) -> tuple[int, int]:
+        """How many texts are being written and how many wait."""
+        with self._changed:
+            running, waiting = (
+                sum(not generation.ended for generation in group)
+                for group in (self._taken, self._waiting)
+            )
+        return running, waiting
+
     def submit(self, request: Request) -> Generation:
         """Begins to answer a request.
 
@@ -109,15 +126,21 @@ class Engine:
             QueueFull: too many wait already.
             RuntimeError: the engine is closed.
         """
-        [generation] = self._made(request.prompt, request.sampling, 1)
-        with self._changed:
-            if not self._has_room():
-                raise QueueFull(
-                    f"the engine's queue must have room; got {self._most_waiting} requests that "
-                    "wait. Ask again later."
-                )
-            self._enqueue(generation)
+        [generation] = self.submit_all([request])
         return generation
+
+    def submit_all(self, requests: Sequence[Request]) -> list[Generation]:
+        """Begins to answer requests, all of them or none; raises as ``submit`` does."""
+        made = [one for each in requests for one in self._made(each.prompt, each.sampling, 1)]
+        with self._changed:
+            if not self._has_room(len(made)):
+                raise QueueFull(
+                    f"the engine's queue must have room; got {len(self._waiting)} of "
+                    f"{self.most_waiting} places taken, {len(made)} wanted. Ask again later."
+                )
+            for generation in made:
+                self._enqueue(generation)
+        return made
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, samples: int = 1
@@ -155,7 +178,7 @@ class Engine:
                 f"stop must be left out where the engine has no tokenizer; got {sampling.stop}. "
                 "Give the engine one, or use stop_id."
             )
-        if sampling.logprobs is not None and not self._schedule.gives_scores:
+        if sampling.logprobs is not None and not self.gives_scores:
             raise ValueError(
                 f"logprobs must be left out on a TPU; got {sampling.logprobs}. Run on another "
                 "device."
@@ -171,12 +194,12 @@ class Engine:
             made.append(Generation(fitted, sampling.of_sample(number), limit, text))
         return made
 
-    def _has_room(self) -> bool:
+    def _has_room(self, count: int = 1) -> bool:
         if self._closed:
             raise RuntimeError("the engine must be open to take requests; got a closed one.")
-        if len(self._waiting) >= self._most_waiting:
+        if len(self._waiting) + count > self.most_waiting:
             self._waiting = deque(x for x in self._waiting if not x.ended)
-        return len(self._waiting) < self._most_waiting
+        return len(self._waiting) + count <= self.most_waiting
 
     def _enqueue(self, generation: Generation) -> None:
         self._waiting.append(generation)

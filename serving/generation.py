@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Optional
 
 from serving.requests import Completion, Event, Sampling, TokenScores, WrittenToken
@@ -30,6 +30,7 @@ class Generation:
         self._written = 0
         self._events: list[Event] = []
         self._changed = threading.Condition()
+        self._watchers: list[Callable[[], None]] = []
         self._completion: Optional[Completion] = None
         self._error: Optional[Exception] = None
         if not limit:
@@ -55,10 +56,29 @@ class Generation:
         """Waits for events beyond the first ``seen``; none at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or len(self._events) > seen)
-            news = self._events[seen:]
+            news = self.news(seen)
             if not news and self._error is not None:
                 raise self._error
             return news
+
+    def news(self, seen: int) -> list[Event]:
+        """Events beyond the first ``seen``, without waiting."""
+        with self._changed:
+            return self._events[seen:]
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Has ``notify`` called after each change, for readers that must not wait.
+
+        The thread that makes the change calls it: it must return at once and raise nothing.
+        """
+        with self._changed:
+            self._watchers.append(notify)
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            for notify in self._watchers:
+                notify()
 
     def result(self) -> Completion:
         """Waits for the end.
@@ -84,7 +104,7 @@ class Generation:
         with self._changed:
             if not self.ended:
                 self._error = error
-                self._changed.notify_all()
+                self._tell()
 
     def push(self, token: int, scores: Optional[TokenScores] = None) -> None:
         """Adds a token, which may be the last; for the worker. An error ends this text only."""
@@ -111,7 +131,7 @@ class Generation:
     def _show(self, settled: Settled) -> None:
         if settled.text or settled.tokens:
             self._events.append(Event(settled.text, tuple(settled.tokens)))
-            self._changed.notify_all()
+            self._tell()
 
     def _end(self, stopped: bool, cancelled: bool = False) -> None:
         tokens = [written for event in self._events for written in event.tokens]
@@ -123,5 +143,4 @@ class Generation:
             tuple(written.scores for written in tokens if written.scores is not None),
             cancelled,
         )
-        with self._changed:
-            self._changed.notify_all()
+        self._tell()

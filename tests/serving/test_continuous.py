@@ -363,9 +363,11 @@ def test_what_waits_is_bounded(engine):
         for _ in range(SLOTS + MOST_WAITING + 1):
             accepted.append(engine.submit(long))
     assert str(caught.value) == (
-        f"the engine's queue must have room; got {MOST_WAITING} requests that wait. Ask again "
-        "later."
+        f"the engine's queue must have room; got {MOST_WAITING} of {MOST_WAITING} places taken, 1 "
+        "wanted. Ask again later."
     )
+    running, waiting = engine.counts()
+    assert running <= SLOTS and waiting == MOST_WAITING
     accepted[-1].cancel()  # a place in the queue
     accepted.append(engine.submit(long))
     for generation in accepted:
@@ -373,6 +375,35 @@ def test_what_waits_is_bounded(engine):
     # Whoever waits for the answers anyway waits for room, too.
     [many] = engine.generate([[3]], replace(GREEDY, max_new_tokens=2), samples=4 * MOST_WAITING)
     assert len(many) == 4 * MOST_WAITING
+
+
+def test_requests_that_belong_together_are_taken_together_or_not_at_all(engine):
+    request = Request([3], replace(GREEDY, max_new_tokens=2))
+    with pytest.raises(QueueFull, match=f"places taken, {MOST_WAITING + 1} wanted"):
+        engine.submit_all([request] * (MOST_WAITING + 1))
+    with pytest.raises(ValueError, match="prompt ids must lie in"):
+        engine.submit_all([request, replace(request, prompt=[VOCAB])])
+    assert engine.counts() == (0, 0)
+    made = engine.submit_all([request] * MOST_WAITING)
+    assert len({tuple(one.result().continuation) for one in made}) == 1
+
+
+def test_a_reader_that_does_not_wait_is_told_of_every_change(engine):
+    told = threading.Semaphore(0)
+    generation = engine.submit(Request([3], GREEDY))
+    generation.watch(told.release)
+    events = []
+    while not generation.ended or generation.news(len(events)):
+        events += generation.news(len(events))
+        if not generation.ended:
+            assert told.acquire(timeout=20)
+    assert events == list(generation)
+    generation = engine.submit(Request([3], replace(GREEDY, max_new_tokens=149)))
+    generation.watch(told.release)
+    while told.acquire(blocking=False):
+        pass
+    generation.cancel()
+    assert told.acquire(timeout=1)
 
 
 @pytest.mark.parametrize(
