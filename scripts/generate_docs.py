@@ -36,6 +36,7 @@ from configs.names import (  # noqa: E402
 from configs.schema import SECTIONS, Config  # noqa: E402
 from configs.support import UNBUILT_FEATURES  # noqa: E402
 from interop.command_line import build_parser as build_conversion_parser  # noqa: E402
+from serving.server.command_line import build_parser as build_server_parser  # noqa: E402
 from tracking.command_line import build_experiment_parser  # noqa: E402
 from utils.command_line import build_parser  # noqa: E402
 
@@ -182,7 +183,7 @@ def config_reference() -> str:
 def flag_reference() -> str:
     """Returns the text of docs/flags.md."""
     lines = ["# Flags", "", _NOTICE]
-    for parser in (build_parser(), build_conversion_parser()):
+    for parser in (build_parser(), build_conversion_parser(), build_server_parser()):
         lines += ["", f"## {parser.prog}", "", parser.description or ""]
         for group in parser._action_groups:
             lines += _flag_table(group)

@@ -142,7 +142,7 @@ def finish(process: subprocess.Popen[str], timeout: float = 300.0) -> Result:
     return Result(process.returncode, out, err)
 
 
-def _make_tokenizer(path: Path) -> Tokenizer:
+def make_tokenizer(path: Path) -> Tokenizer:
     tokens = list(dict.fromkeys(_TOKENS + [left + right for left, right in _MERGES]))
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocabulary, _MERGES))
@@ -169,7 +169,7 @@ def _make_records(folder: Path, tokenizer: Tokenizer) -> None:
 
 
 def make_workshop(folder: Path) -> None:
-    tokenizer = _make_tokenizer(folder / "tokenizer.json")
+    tokenizer = make_tokenizer(folder / "tokenizer.json")
     _make_records(folder, tokenizer)
     n_vocab = tokenizer.get_vocab_size()
     assert n_vocab == 60
