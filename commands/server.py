@@ -44,8 +44,8 @@ def serve(config: Config, arguments: argparse.Namespace) -> None:
             name = os.path.basename(os.path.normpath(config.model_path))
             limits = Limits(arguments.most_bytes, arguments.most_seconds)
             app = make_app(Service(engine, name, limits), key)
-            LOGGER.info("serving %s, step %d, at %s", name, engine.step, url_of(bound))
-            run(app, bound, arguments.most_seconds)
+            greeting = f"serving {name}, step {engine.step}, at {url_of(bound)}"
+            run(app, bound, arguments.most_seconds, greeting)
         finally:
             engine.close()
     LOGGER.info("everything is finished")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,11 +55,12 @@ class Sampling:
     logprobs: Optional[int] = None
 
     def __post_init__(self) -> None:
-        rules = {  # NaN passes no comparison
-            "temperature": (0 <= self.temperature < math.inf, "finite and at least 0"),
+        # NaN passes no comparison; models compute in float32, whose range ends at 3.4e38.
+        rules = {
+            "temperature": (0 <= self.temperature <= 3e38, "from 0 to 3e38"),
             "top_k": (self.top_k >= 0, "at least 0"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "finite and above 0"),
+            "repetition_penalty": (1e-37 <= self.repetition_penalty <= 3e38, "from 1e-37 to 3e38"),
             "max_new_tokens": (self.max_new_tokens is None or self.max_new_tokens > 0, "above 0"),
             "logprobs": (
                 self.logprobs is None or 0 <= self.logprobs <= TOP_TOKENS,

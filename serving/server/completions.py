@@ -15,7 +15,7 @@ from models.decoder import TOP_TOKENS
 from serving.requests import Completion
 from serving.server.answers import AnswerFormat, LogProbs, choice, finish_reason, usage
 from serving.server.bodies import read_fields
-from serving.server.errors import ApiError, ClientGone, as_api_error
+from serving.server.errors import ApiError, ClientGone, failed
 from serving.server.fields import CompletionFields
 from serving.server.service import Service, Submitted
 from serving.server.texts import Texts
@@ -171,7 +171,7 @@ class _Answer:
         except ClientGone:
             raise
         except Exception as error:
-            raise as_api_error(error, _NAMES) from error
+            raise failed(error) from error
         ordered = [completions[number] for number in range(len(parts))]
         choices = []
         for number, completion in enumerate(ordered):
@@ -208,7 +208,7 @@ class _Answer:
         except ClientGone:
             return
         except Exception as error:  # the status has been sent
-            yield _event(as_api_error(error, _NAMES).body())
+            yield _event(failed(error).body())
             return
         yield "data: [DONE]\n\n"
 

@@ -62,18 +62,21 @@ def overloaded(message: str) -> ApiError:
     return ApiError(503, message, code="overloaded", headers={"Retry-After": str(RETRY_SECONDS)})
 
 
-def as_api_error(error: Exception, names: Mapping[str, str]) -> ApiError:
-    """What a client is told of an error of the engine.
+def refused(error: ValueError, names: Mapping[str, str]) -> ApiError:
+    """What a client is told when the engine does not take its request.
 
     Args:
-        error: any; one that is not the client's is logged, and only its kind is told.
+        error: its message begins with the name of a setting.
         names: what the client calls the engine's settings, where it is something else.
     """
+    name, _, rest = str(error).partition(" ")
+    return ApiError(400, f"{names.get(name, name)} {rest}", names.get(name, name))
+
+
+def failed(error: Exception) -> ApiError:
+    """What a client is told when its request was taken; what is not its own is logged."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, ValueError):  # begins with the name of a setting
-        name, _, rest = str(error).partition(" ")
-        return ApiError(400, f"{names.get(name, name)} {rest}", names.get(name, name))
     LOGGER.error("a request failed", exc_info=error)
     return ApiError(500, f"the server failed: {type(error).__name__}. Its log says more.")
 
@@ -99,7 +102,7 @@ def add_handlers(app: FastAPI) -> None:
         return Response(status_code=CLIENT_GONE)
 
     async def other(request: Request, error: Exception) -> Response:
-        return as_api_error(error, {}).response()
+        return failed(error).response()
 
     app.add_exception_handler(ApiError, own)
     app.add_exception_handler(HTTPException, routing)

@@ -12,7 +12,7 @@ from serving.generation import Generation
 from serving.requests import Completion
 from serving.server.bodies import read_fields
 from serving.server.completions import body_of
-from serving.server.errors import ApiError, ClientGone, as_api_error, overloaded
+from serving.server.errors import ApiError, ClientGone, failed, overloaded
 from serving.server.fields import ContextFields, QuestionId
 from serving.server.service import Service, Submitted
 from serving.server.texts import Texts
@@ -35,7 +35,7 @@ async def _completion(service: Service, generation: Generation, request: Request
     except ClientGone:
         raise
     except Exception as error:
-        raise as_api_error(error, _NAMES) from error
+        raise failed(error) from error
     service.metrics.completion_tokens.inc(len(completion.continuation))
     return completion
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import time
@@ -49,6 +50,10 @@ class Guard:
                 await self._app(scope, receive, noting)
             else:
                 await refusal.response()(scope, receive, noting)
+        except asyncio.CancelledError:  # nothing is finished any longer; the task ends here
+            if status == CLIENT_GONE:
+                ending = ApiError(503, "the server must run; got its end. Ask it when it is back.")
+                await ending.response()(scope, receive, noting)
         except Exception:
             status = 500  # what will be answered further out
             raise

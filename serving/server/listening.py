@@ -7,7 +7,10 @@ import ipaddress
 import logging
 import socket
 from types import FrameType
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
+
+if TYPE_CHECKING:
+    import uvicorn
 
 LOGGER = logging.getLogger(__name__)
 _CLOSING_SECONDS = 5  # beyond what a request may take
@@ -51,18 +54,31 @@ def is_loopback(bound: socket.socket) -> bool:
     return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def run(app: Any, bound: socket.socket, seconds: float) -> None:
+def run(app: Any, bound: socket.socket, seconds: float, greeting: str) -> None:
     """Serves until SIGTERM or Ctrl-C, then finishes what runs; a second signal ends it at once.
 
     Args:
         app: the application.
         bound: its socket.
         seconds: that a request may take.
+        greeting: is logged when requests are answered.
     """
+    make_server(app, seconds, greeting).run(sockets=[bound])
+
+
+def make_server(app: Any, seconds: float, greeting: str) -> uvicorn.Server:
+    """The server of ``run``."""
     import uvicorn
 
+    from serving.server.connection import PatientProtocol
+
     class Server(uvicorn.Server):
-        """One whose process ends as any other when it is asked to."""
+        """One that says when it is there, and whose process ends as any other."""
+
+        async def startup(self, sockets: Optional[list[socket.socket]] = None) -> None:
+            """Begins to listen; who reads the greeting may ask."""
+            await super().startup(sockets)
+            LOGGER.info("%s", greeting)
 
         def handle_exit(self, sig: int, frame: Optional[FrameType]) -> None:
             """Uvicorn would raise the signal again at its end."""
@@ -74,10 +90,13 @@ def run(app: Any, bound: socket.socket, seconds: float) -> None:
 
     config = uvicorn.Config(
         app,
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
         log_config=None,
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=int(seconds) + _CLOSING_SECONDS,
     )
-    Server(config).run(sockets=[bound])
+    return Server(config)

@@ -12,7 +12,7 @@ from typing import Any, Union
 from serving.engine import Engine
 from serving.generation import Generation
 from serving.requests import Request, Sampling
-from serving.server.errors import ApiError, as_api_error, overloaded
+from serving.server.errors import ApiError, overloaded, refused
 from serving.server.fields import SamplingFields
 from serving.server.metrics import Metrics
 
@@ -121,7 +121,7 @@ class Service:
         except RuntimeError as error:
             raise overloaded(str(error)) from error
         except ValueError as error:
-            raise as_api_error(error, names) from error
+            raise refused(error, names) from error
         self.metrics.prompt_tokens.inc(sum(len(one.prompt) for one in generations[::n]))
         return Submitted(ids, generations)
 

@@ -409,11 +409,11 @@ def test_a_reader_that_does_not_wait_is_told_of_every_change(engine):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": float("nan")}, "temperature must be finite and at least 0; got nan."),
+        ({"temperature": float("nan")}, "temperature must be from 0 to 3e38; got nan."),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1; got 0.0."),
         ({"top_k": -1}, "top_k must be at least 0; got -1."),
         ({"max_new_tokens": 0}, "max_new_tokens must be above 0; got 0."),
-        ({"repetition_penalty": 0.0}, "repetition_penalty must be finite and above 0; got 0.0."),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be from 1e-37 to 3e38; got 0.0."),
         ({"logprobs": 6}, "logprobs must be from 0 to 5; got 6."),
         ({"stop": ("a", "")}, "stop must be strings of at least one character; got ('a', '')."),
     ],

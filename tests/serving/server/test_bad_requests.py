@@ -24,7 +24,12 @@ WRONG = {
     "overflow": (
         b'{"prompt": "a", "temperature": 1e999}',
         "temperature",
-        "temperature must be finite and at least 0; got inf",
+        "temperature must be from 0 to 3e38; got inf",
+    ),
+    "float32": (
+        {"prompt": "a", "repetition_penalty": 1e39},
+        "repetition_penalty",
+        "repetition_penalty must be from 1e-37 to 3e38; got 1e+39",
     ),
     "a list": ([GOOD], None, 'body must be a JSON object; got [{"prompt": "a"'),
     "twice": (b'{"prompt": "a", "prompt": "b"}', "prompt", "prompt: is given twice"),
@@ -72,7 +77,7 @@ WRONG = {
     "temperature": (
         {"prompt": "a", "temperature": -1},
         "temperature",
-        "temperature must be finite and at least 0; got -1",
+        "temperature must be from 0 to 3e38; got -1",
     ),
     "top_p": ({"prompt": "a", "top_p": 0}, "top_p", "top_p must be above 0 and at most 1; got 0"),
     "top_k": (
@@ -83,7 +88,7 @@ WRONG = {
     "penalty": (
         {"prompt": "a", "repetition_penalty": 0},
         "repetition_penalty",
-        "repetition_penalty must be finite and above 0; got 0",
+        "repetition_penalty must be from 1e-37 to 3e38; got 0",
     ),
     "no tokens": ({"prompt": "a", "max_tokens": 0}, "max_tokens", "max_tokens must be above 0"),
     "window": (

@@ -4,10 +4,13 @@ import contextlib
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
+from playwright.sync_api import expect
 
+from tests.browser import chromium
 from tests.serving.server.running import LONG, NAME, Server
 
 URL = "/v1/completions"
@@ -70,6 +73,19 @@ def test_with_the_key(server):
         other.models.list()
 
 
+def test_the_page_has_a_field_for_the_key(server):
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(server.url)
+        expect(page.locator("#state")).to_contain_text("Authorization must be Bearer")
+        page.locator("#key").fill(KEY)
+        page.locator("#key").press("Tab")
+        expect(page.locator("#name")).to_have_text(NAME)
+        page.locator("#max_tokens").fill("3")
+        page.locator("#write").click()
+        expect(page.locator("#state")).to_contain_text("3 tokens in ")
+
+
 def test_a_full_queue(server):
     with contextlib.ExitStack() as clients:
         for number, n in enumerate((WAITING, 1)):
@@ -88,6 +104,25 @@ def test_a_full_queue(server):
     status, _, answer = server.ask("POST", URL, {"prompt": ["a", "b"], "n": 5})
     assert status == 400  # there is never room for it
     assert "n times the number of prompts must be at most 9" in answer["error"]["message"]
+
+
+def test_many_more_clients_than_places(server):
+    """Each is answered whole or told to come again, whatever the others meet."""
+
+    def ask(number):
+        body = {"prompt": "a" * (1 + number % 7), "max_tokens": 1 + number % 9}
+        body["stream"] = bool(number % 2)
+        status, headers, answer = server.ask("POST", URL, body)
+        if status == 200:
+            return "usage" in answer if number % 2 == 0 else answer.endswith("data: [DONE]\n\n")
+        return status == 503 and headers["Retry-After"] == "1" and None
+
+    with ThreadPoolExecutor(200) as pool:
+        results = list(pool.map(ask, range(200)))
+    assert results.count(True) > WAITING and results.count(None) > 0
+    assert False not in results
+    server.wait_until(running=0, waiting=0)
+    assert server.ask("POST", URL, {"prompt": "b"})[0] == 200
 
 
 def test_a_text_that_takes_too_long(server):
