@@ -85,3 +85,7 @@ GENERATION = {
     "125M": Shape(12, 768, 12, 2048, 1, 50257),
     "tiny": Shape(2, 16, 2, 64, 1, 64),  # for tests
 }
+SERVING = {
+    "125M": GENERATION["125M"],
+    "tiny": Shape(2, 64, 2, 512, 1, 50257),  # what the server itself costs
+}
