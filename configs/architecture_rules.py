@@ -174,13 +174,15 @@ def token_ids_are_in_vocabulary(config: Config) -> Iterator[str]:
                 value,
                 "change it or raise n_vocab",
             )
-        elif key == "eos_id" and (config.input_fn == "generic_text" or config.predict_steps):
+        elif key == "eos_id" and (
+            config.input_fn == "generic_text" or config.predict_steps or config.eval_tasks
+        ):
             # GPT-2's id is no default for a smaller vocabulary, which matters only where it is
-            # used: after stitched documents and at the end of samples.
+            # used: after stitched documents, at the end of samples and before texts of tasks.
             yield problem(
                 key,
-                "is required with input_fn generic_text or predict_steps, and a vocabulary of "
-                f"{config.token_count} has no {value}",
+                "is required with input_fn generic_text, predict_steps or eval_tasks, and a "
+                f"vocabulary of {config.token_count} has no {value}",
                 None,
                 "add the id that ends a document",
             )

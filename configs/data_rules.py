@@ -20,6 +20,17 @@ def evaluation_has_data(config: Config) -> Iterator[str]:
         )
 
 
+def lambada_has_texts(config: Config) -> Iterator[str]:
+    """The task that is built in reads a file that a dataset config names."""
+    if "lambada" in config.eval_tasks and config.lambada_tokens_path is None:
+        yield problem(
+            "eval_tasks",
+            "must not name lambada when no dataset config has a lambada_tokens_path",
+            list(config.eval_tasks),
+            "add it, or name lambada_openai or lambada_standard, which lm-evaluation-harness reads",
+        )
+
+
 def weights_are_shares(config: Config) -> Iterator[str]:
     """Every dataset of a mix must have a share that draws can meet."""
     total = sum(source.weight for source in config.sources)

@@ -75,7 +75,10 @@ class DatasetConfig(BaseModel):
         example=1,
     )
     lambada_tokens_path: Optional[str] = key(
-        "Glob of the tokenized LAMBADA records.", None, example="datasets/lambada/*.tfrecords"
+        "LAMBADA's texts, for the task `lambada`: JSON lines with a `text` each, or GPT-Neo's JSON "
+        "list of lists of token ids.",
+        None,
+        example="datasets/lambada_test.jsonl",
     )
 
     @model_validator(mode="before")

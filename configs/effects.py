@@ -107,6 +107,11 @@ CONDITIONS: tuple[Condition, ...] = (
         "the warm-up lasts to the last of train_steps",
     ),
     Condition(("anneal_steps",), lambda config: config.end_lr != config.lr, "end_lr is lr"),
+    Condition(
+        ("eval_tasks_path", "eval_tasks_limit"),
+        lambda config: bool(config.eval_tasks),
+        "eval_tasks is empty",
+    ),
     Condition(("moe_params",), lambda config: bool(config.moe_layers), "moe_layers is empty"),
     Condition(
         ("mlp_glu", "scale_by_depth"),

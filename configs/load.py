@@ -22,7 +22,6 @@ from configs.messages import problems_of, wrong_keys
 from configs.names import KEY_ALIASES
 from configs.rules import device_loop_problems, rule_problems
 from configs.schema import Config, canonical_key
-from configs.support import unbuilt_problems
 
 _MOST_KEYS = 1000
 
@@ -127,7 +126,6 @@ def _resolve(
     found += rule_problems(config, skip, mesh_is_fitted)
     if steps_per_checkpoint is not None and "iterations" not in skip:
         found += device_loop_problems(config, steps_per_checkpoint)
-    found += unbuilt_problems(config, skip)
     if found:
         raise ConfigError(found, source)
     inert = inert_keys(config)

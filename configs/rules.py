@@ -22,7 +22,7 @@ from configs.architecture_rules import (
     vocabulary_holds_datasets,
     vocabulary_holds_tokens,
 )
-from configs.data_rules import evaluation_has_data, weights_are_shares
+from configs.data_rules import evaluation_has_data, lambada_has_texts, weights_are_shares
 from configs.errors import problem, shown
 from configs.layout_rules import (
     batch_sizes_divide,
@@ -176,6 +176,7 @@ RULES: tuple[Rule, ...] = (
         "datasets",
         "input_fn",
         "predict_steps",
+        "eval_tasks",
     ),
     _rule(warmup_ends_in_time, "warmup_steps", "train_steps", "lr_decay", "lr_decay_end"),
     _rule(annealing_is_complete, "anneal_steps", "end_lr"),
@@ -196,6 +197,7 @@ RULES: tuple[Rule, ...] = (
     _rule(datasets_agree, "datasets"),
     _rule(special_ids_match_dataset, "datasets", "eos_id", "padding_id"),
     _rule(evaluation_has_data, "eval_steps", "datasets"),
+    _rule(lambada_has_texts, "eval_tasks", "datasets"),
     _rule(dimensions_are_known, "layout"),
     _rule(layout_axes_exist, "layout", "mesh_shape"),
     _rule(optimizer_axis_exists, "optimizer_shard_axis", "mesh_shape"),

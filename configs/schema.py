@@ -232,6 +232,12 @@ class Config(
         """Config of the first dataset that has one; all agree on tokenizer and vocabulary."""
         return next((item.dataset for item in self.datasets if item.dataset is not None), None)
 
+    @property
+    def lambada_tokens_path(self) -> Optional[str]:
+        """That of the first dataset config that has one."""
+        configs = [item.dataset for item in self.datasets if item.dataset is not None]
+        return next((x.lambada_tokens_path for x in configs if x.lambada_tokens_path), None)
+
     def to_json_dict(self) -> dict[str, Any]:
         """Returns the resolved config: flat JSON values that load again from any folder.
 

@@ -68,7 +68,28 @@ class RunKeys(BaseModel):
         example=1,
     )
     eval_tasks: tuple[str, ...] = key(
-        'Tasks scored after every checkpoint, `["lambada"]`.', (), max_length=1000, example=[]
+        "Tasks of lm-evaluation-harness scored after every checkpoint and by `evaluate.py`; "
+        "`lambada` is that of `lambada_tokens_path`.",
+        (),
+        max_length=1000,
+        example=["lambada_openai", "piqa"],
+    )
+    eval_tasks_path: Optional[str] = key(
+        "Folder with tasks' data, `<task>/<split>.jsonl` (or .json, .parquet, .csv), and with YAML "
+        "files of tasks of your own; null = data from the hub.",
+        None,
+        min_length=1,
+        example="datasets/tasks",
+        needs=("eval_tasks",),
+    )
+    eval_tasks_limit: Optional[int] = key(
+        "Items scored of each task; null = all.",
+        None,
+        gt=0,
+        le=LARGEST_INT,
+        unit="items",
+        example=500,
+        needs=("eval_tasks",),
     )
     iterations: int = key(
         "Steps per device loop; at most `--steps_per_checkpoint`.",

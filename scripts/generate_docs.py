@@ -34,7 +34,7 @@ from configs.names import (  # noqa: E402
     LAYOUT_DIMENSIONS,
 )
 from configs.schema import SECTIONS, Config  # noqa: E402
-from configs.support import UNBUILT_FEATURES  # noqa: E402
+from evaluation.command_line import build_parser as build_scoring_parser  # noqa: E402
 from interop.command_line import build_parser as build_conversion_parser  # noqa: E402
 from serving.server.command_line import build_parser as build_server_parser  # noqa: E402
 from tracking.command_line import build_experiment_parser  # noqa: E402
@@ -131,13 +131,10 @@ def _section_table(model: type[BaseModel]) -> list[str]:
     aliases: dict[str, list[str]] = {}
     for alias, name in KEY_ALIASES.items():
         aliases.setdefault(name, []).append(f"`{alias}`")
-    unbuilt = {feature.key: feature.off_value for feature in UNBUILT_FEATURES}
     for name, field in model.model_fields.items():
         meaning = field.description or ""
         if name in aliases and model is not DatasetConfig:
             meaning += f" Also written {', '.join(aliases[name])}."
-        if name in unbuilt:
-            meaning += f" Not built yet: only {unbuilt[name]}."
         cells = [
             f"`{name}`",
             _value_text(field),
@@ -183,7 +180,13 @@ def config_reference() -> str:
 def flag_reference() -> str:
     """Returns the text of docs/flags.md."""
     lines = ["# Flags", "", _NOTICE]
-    for parser in (build_parser(), build_conversion_parser(), build_server_parser()):
+    parsers = (
+        build_parser(),
+        build_scoring_parser(),
+        build_conversion_parser(),
+        build_server_parser(),
+    )
+    for parser in parsers:
         lines += ["", f"## {parser.prog}", "", parser.description or ""]
         for group in parser._action_groups:
             lines += _flag_table(group)

@@ -27,14 +27,16 @@ def test_chunks_of_a_small_vocabulary_need_no_special_ids():
     assert parse_config(SMALL | {"datasets": []}).warnings == ()
 
 
-@pytest.mark.parametrize("use", [{"input_fn": "generic_text"}, {"predict_steps": 1}])
+@pytest.mark.parametrize(
+    "use", [{"input_fn": "generic_text"}, {"predict_steps": 1}, {"eval_tasks": ["piqa"]}]
+)
 def test_the_end_of_a_document_is_asked_for_where_it_is_used(use):
     with pytest.raises(ConfigError) as caught:
         parse_config(SMALL | use)
     [line] = caught.value.problems
     assert line == (
-        "eos_id: is required with input_fn generic_text or predict_steps, and a vocabulary of 13 "
-        "has no 50256 (got null); add the id that ends a document"
+        "eos_id: is required with input_fn generic_text, predict_steps or eval_tasks, and a "
+        "vocabulary of 13 has no 50256 (got null); add the id that ends a document"
     )
     config = parse_config(SMALL | use | {"eos_id": 3})
     assert (config.eos_id, config.padding_id) == (3, 3)
