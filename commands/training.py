@@ -54,7 +54,7 @@ def _checkpoint_listeners(
     from evaluation.checkpoint_reports import CheckpointReports
     from utils.hooks import AfterSave
 
-    if not (config.eval_steps or config.predict_steps):
+    if not (config.eval_steps or config.eval_tasks or config.predict_steps):
         return []
     reports = CheckpointReports(
         config, arguments.gpu_ids, arguments.sacred_id or DEFAULT_RUN_ID, prompt

@@ -10,11 +10,13 @@ from typing import Any
 
 from configs.schema import Config
 from evaluation.dataset_loss import DatasetLoss, append_scores
+from evaluation.tasks import TaskScores
 from model_fns import Placement
 from models.dimensions import WHOLE_IN_GENERATION
 from serving.engine import Engine
 from serving.requests import Sampling
 from serving.samples import sample_texts, tokenizer_of, write_predictions
+from utils.checkpoints import checkpoint_step
 from utils.devices import Fit, place_inference
 
 LOGGER = logging.getLogger(__name__)
@@ -27,11 +29,11 @@ def _placement(fit: Fit) -> Placement:
 
 
 class CheckpointReports:
-    """What ``eval_steps`` and ``predict_steps`` ask for.
+    """What ``eval_steps``, ``eval_tasks`` and ``predict_steps`` ask for.
 
     Training pauses while a report is made; its own graph and session stay as they are. The
-    graphs of evaluation and generation are built once, here, so that a mistake in the data or
-    the prompt shows before training begins.
+    graphs of evaluation and generation are built once, and data are opened here, so that a mistake
+    in the data, the tasks or the prompt shows before training begins.
 
     Args:
         config: a checked config.
@@ -49,6 +51,14 @@ class CheckpointReports:
             fit = place_inference(config, devices, config.eval_batch_size, "eval_batch_size")
             self._evaluation = DatasetLoss(config, _placement(fit), config.eval_steps)
             self._reports.append(self._evaluate)
+        if config.eval_tasks:
+            rows, key = config.eval_batch_size, "eval_batch_size"
+            self._tasks = TaskScores(
+                config,
+                _placement(place_inference(config, devices, rows, key)),
+                _placement(place_inference(config, devices, rows, key, WHOLE_IN_GENERATION)),
+            )
+            self._reports.append(self._score_tasks)
         if config.predict_steps:
             batch_size = config.predict_batch_size
             fit = place_inference(
@@ -67,6 +77,16 @@ class CheckpointReports:
         scores = self._evaluation.evaluate(checkpoint)
         append_scores(self._config, self._run_id, scores)
         LOGGER.info("evaluation %s", json.dumps(scores))
+
+    def _score_tasks(self, checkpoint: str) -> None:
+        scores = {
+            f"{result.task}/{metric}": value
+            for result in self._tasks.score(checkpoint)
+            for metric, value in result.scores.items()
+        }
+        scores["global_step"] = checkpoint_step(checkpoint)
+        append_scores(self._config, self._run_id, scores)
+        LOGGER.info("tasks %s", json.dumps(scores))
 
     def _sample(self, checkpoint: str) -> None:
         self._engine.load(checkpoint)

@@ -15,6 +15,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from configs.schema import Config
 from data.tokenizers import Tokenizer
+from evaluation.pairs import encode_pair
 from evaluation.scoring import Passage, Score, Scorer
 from serving.engine import Engine
 from serving.requests import Sampling
@@ -62,10 +63,13 @@ class HarnessModel(LM):
         Raises:
             ValueError: see ``Scorer.score``.
         """
-        pairs = [self._pair(*request.args) for request in requests]
-        scores = self._scores(
-            [Passage(*pair, name=_name(request)) for pair, request in zip(pairs, requests)]
-        )
+        passages = [
+            Passage(
+                *encode_pair(self._tokenizer, self._config.eos_id, *request.args), _name(request)
+            )
+            for request in requests
+        ]
+        scores = self._scores(passages)
         return [(score.log_probability, score.is_greedy) for score in scores]
 
     def loglikelihood_rolling(self, requests: Sequence[Instance]) -> list[float]:
@@ -119,26 +123,6 @@ class HarnessModel(LM):
 
     def _scores(self, passages: Sequence[Passage]) -> list[Score]:
         return self._scorer().score(passages) if passages else []
-
-    def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Token ids of a context, at least one, and of its continuation.
-
-        Both are encoded together, since a token may begin with the space between them; spaces at
-        the end of the context therefore count as the continuation's. A context without a token is
-        the end of text, which begins a document.
-
-        Source: lm-evaluation-harness 0.4, whose scores these have to equal.
-        """
-        end = self._config.eos_id
-        spaces = context[len(context.rstrip()) :]
-        context, continuation = context.rstrip(), spaces + continuation
-        before = self._tokenizer.encode(context)
-        after = self._tokenizer.encode(context + continuation)[len(before) :]
-        if not after:  # the continuation's characters went into the context's last token
-            after = self._tokenizer.encode(continuation)
-        if before:
-            return before, after
-        return (after[:1], after[1:]) if after[:1] == [end] else ([end], after)
 
     def _sampling(self, settings: Mapping[str, Any], name: str) -> Sampling:
         unknown = sorted(settings.keys() - _KNOWN_KEYS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from utils.mesh_tensorflow import mtf
 
 LOGGER = logging.getLogger(__name__)
 SHORTEST_LENGTH, MOST_LENGTHS = 64, 5
+SECONDS_BETWEEN_NOTICES = 30
 
 
 class Passage(NamedTuple):
@@ -62,8 +64,6 @@ class Score(NamedTuple):
 def graph_lengths(config: Config, mesh_layout: MeshLayout) -> list[int]:
     """Lengths of the graphs, ascending: n_ctx and up to four halvings that the layout can split."""
     lengths = [config.n_ctx]
-    if mesh_layout.compiled:  # XLA compiles every graph for a minute
-        return lengths
     while len(lengths) < MOST_LENGTHS and lengths[0] // 2 >= SHORTEST_LENGTH:
         length = lengths[0] // 2
         dims = Dimensions.from_config(config, 1).with_window(length)
@@ -110,7 +110,7 @@ class Scorer:
             fetches = {length: [export(x) for x in pair] for length, pair in scores.items()}
             return fetches, [mtf.MtfRestoreHook(lowering)]
 
-        self._session = InferenceSession(build, placement.devices, placement.tpu)
+        self._session = InferenceSession(build, placement.devices)
 
     @property
     def step(self) -> int:
@@ -141,6 +141,7 @@ class Scorer:
         for passage in passages:
             self._check(passage)
         scores: dict[int, Score] = {}
+        told = time.monotonic()
         for length, numbers in self._batches(passages):
             inputs = np.zeros([self._batch_size, length], np.int32)
             labels = np.full_like(inputs, IGNORED)
@@ -154,6 +155,9 @@ class Scorer:
             for row, number in enumerate(numbers):
                 counts = labels[row] != IGNORED
                 scores[number] = self._summed(*(values[row][counts] for values in found))
+            if time.monotonic() > told + SECONDS_BETWEEN_NOTICES:
+                LOGGER.info("scored %s of %s texts", f"{len(scores):,}", f"{len(passages):,}")
+                told = time.monotonic()
         return [scores[number] for number in range(len(passages))]
 
     def _check(self, passage: Passage) -> None:

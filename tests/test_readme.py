@@ -10,6 +10,7 @@ from configs.files import shipped_configs
 from configs.names import DIMENSION_NAMES
 from data.create_tfrecords import build_parser as records_parser
 from data.record_globs import glob_of_data_set
+from evaluation.command_line import parse_arguments as parse_scoring_arguments
 from serving.server.command_line import parse_arguments as parse_server_arguments
 from utils.command_line import parse_arguments
 from utils.run_log import LOG_FOLDER
@@ -39,6 +40,13 @@ def test_commands_of_the_server_are_accepted(readme, repo_root):
     for text in (readme, docs):
         for words in commands(text, "serve.py"):
             parse_server_arguments(words)
+
+
+def test_commands_that_score_tasks_are_accepted(readme, repo_root):
+    docs = (repo_root / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    for text in (readme, docs):
+        for words in commands(text, "evaluate.py"):
+            parse_scoring_arguments(words)
 
 
 def test_commands_that_make_records_are_accepted(readme):

@@ -140,11 +140,11 @@ def place_on_tpu(config: Config, name: str, training: bool) -> Fit:
     from utils.mesh import MeshLayout
 
     notices: tuple[str, ...] = ()
-    if training and (config.eval_steps or config.predict_steps):
+    if training and (config.eval_steps or config.eval_tasks or config.predict_steps):
         notices = (
-            "evaluation and samples at checkpoints are made on the CPU of this machine, while the "
-            "TPU waits; eval_steps and predict_steps 0 turn them off, --eval --tpu and --predict "
-            "--tpu make them on the TPU",
+            "evaluation, tasks and samples at checkpoints are made on the CPU of this machine, "
+            "while the TPU waits; eval_steps and predict_steps 0 and eval_tasks [] turn them off, "
+            "--eval --tpu and --predict --tpu make evaluation and samples on the TPU",
         )
     return Fit(replace(MeshLayout.from_config(config), compiled=True), ("",), notices, tpu)
 

@@ -1,0 +1,65 @@
+"""What evaluate.py is told to do: scores of tasks.
+
+Imports that take TensorFlow are in the functions: a refusal answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from commands.shared import placement_of, trained_checkpoint
+from configs.load import load_config
+from utils.early_checks import check_output_file
+from utils.run_folder import check_trained
+from utils.run_log import set_up_logging
+
+
+def score_tasks(arguments: argparse.Namespace) -> str:
+    """Scores the newest checkpoint of a model; returns tables in Markdown.
+
+    Raises:
+        ValueError: flags, config, tasks or checkpoint are unusable.
+    """
+    config = load_config(arguments.model, arguments.overrides, mesh_is_fitted=True)
+    if not config.eval_tasks:
+        raise ValueError(
+            "tasks must be named; got none. Add --tasks lambada_openai, for example, or "
+            "eval_tasks to the config."
+        )
+    check_output_file(arguments.out)
+    check_trained(config)
+    set_up_logging(os.path.splitext(os.path.basename(arguments.model))[0], arguments.debug)
+
+    from evaluation.results import tables
+    from evaluation.tasks import TaskScores
+    from models.dimensions import WHOLE_IN_GENERATION
+    from utils.checkpoints import checkpoint_step
+    from utils.devices import place_inference
+
+    checkpoint = trained_checkpoint(config)
+    rows, key = config.eval_batch_size, "eval_batch_size"
+    scoring = place_inference(config, arguments.gpu_ids, rows, key)
+    generation = place_inference(config, arguments.gpu_ids, rows, key, WHOLE_IN_GENERATION)
+    scores = TaskScores(
+        config,
+        placement_of(scoring),
+        placement_of(generation),
+        arguments.num_fewshot,
+    )
+    results = scores.score(checkpoint)
+    scores.close()
+    step = checkpoint_step(checkpoint)
+    if arguments.out is not None:
+        content = {
+            "model": arguments.model,
+            "checkpoint": checkpoint,
+            "step": step,
+            "limit": config.eval_tasks_limit,
+            "tasks": {result.task: result.as_json() for result in results},
+        }
+        with open(arguments.out, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
+    model = os.path.basename(config.model_path.rstrip("/"))
+    return tables(f"{model}, step {step:,}", results)
