@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from tracking.database import Database
 
 USAGE_ERROR, RUN_ERROR = 2, 1
+
+
+def _database(url: Optional[str]) -> Optional[Database]:
+    """The database of ``--mongo_url``, which may be away; one that refuses us is a mistake."""
+    if not url:
+        return None
+    from pymongo.errors import PyMongoError
+
+    from tracking.database import Database
+
+    database = Database(url)
+    with contextlib.suppress(PyMongoError):  # the log will tell
+        database.check_access()
+    return database
 
 
 def run(argv: list[str]) -> int:
@@ -38,7 +56,8 @@ def run(argv: list[str]) -> int:
     root = logging.getLogger()
     root.handlers[:] = [output]
     root.setLevel(logging.INFO)
-    experiment = Experiment(arguments, config, words, output)
+    database = _database(arguments.mongo_url)
+    experiment = Experiment(arguments, config, words, output, database)
     outcome = experiment.run()
     why = f" ({outcome.reason})" if outcome.reason else ""
     print(f"{experiment.record.dir}: {outcome.status}{why}", file=sys.stderr)

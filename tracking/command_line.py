@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
+from tracking.mongo_flag import add_mongo_flag
 from utils.command_line import build_parser, parse_arguments
 from utils.flags import ExitingParser, at_least
 
@@ -32,6 +33,7 @@ def _add_flags(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help=f"folder of the local records of runs (default: {DEFAULT_RUNS_DIR})",
     )
+    add_mongo_flag(group)
     group.add_argument(
         "--initial_heartbeat_timeout",
         type=at_least(1),

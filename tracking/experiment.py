@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from configs.schema import Config
 from tracking.metrics import EVALUATION_PREFIX, RunMetrics, now
@@ -20,6 +20,10 @@ from tracking.provenance import experiment_info
 from tracking.record import CONFIG_FILE, INFO_FILE, METRICS_FILE, OUTPUT_FILE, Record, read_json
 from tracking.supervisor import USAGE_ERROR, Limits, Outcome, Signs, StopRequest, Supervisor
 from utils.files import exists, is_remote, names_in, read_bytes, write_atomically
+
+if TYPE_CHECKING:
+    from tracking.database import Database
+    from tracking.mirroring import Mirroring
 
 LOGGER = logging.getLogger(__name__)
 MARKER = "tracking.json"
@@ -39,6 +43,7 @@ class Experiment:
         config: a checked config.
         words: of main.py's command line.
         output: takes what is printed.
+        database: to which the record is carried; None for none.
     """
 
     def __init__(
@@ -47,7 +52,9 @@ class Experiment:
         config: Config,
         words: Sequence[str],
         output: Output,
+        database: Optional[Database] = None,
     ) -> None:
+        self._database = database
         self._arguments = arguments
         self._config = config
         self._words = list(words)
@@ -111,19 +118,32 @@ class Experiment:
             arguments.restarts,
             arguments.restart_wait,
         )
+        mirroring = self._start_mirroring()
         with StopRequest() as stop:
             supervisor = Supervisor(
                 self._start, self._look, limits, stop, self._config.train_steps, self._recreate_tpu
             )
             outcome = supervisor.run()
         self._close(outcome)
+        if mirroring is not None:
+            mirroring.finish()
+        self.record.close()
         return outcome
+
+    def _start_mirroring(self) -> Optional[Mirroring]:
+        if self._database is None:
+            return None
+        from tracking.mirroring import Mirroring
+
+        mirroring = Mirroring(self.record.dir, self._database)
+        mirroring.start()
+        return mirroring
 
     def _start(self, begun: bool) -> TrainingProcess:
         words = [*self._words, "--sacred_id", str(self.record.id)]
         if begun:  # what a restart resumes must not be deleted
             words = [word for word in words if word not in ("--new", "--yes")]
-        process = TrainingProcess(words, self._output)
+        process = TrainingProcess(words, self._output, self.record.dir)
         starts = self.record.info.setdefault("starts", [])
         starts.append({"time": now().isoformat(), "step": self._signs.step, "pid": process.pid})
         del starts[:-_KEPT_STARTS]

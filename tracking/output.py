@@ -6,7 +6,6 @@ import contextlib
 import logging
 import sys
 import threading
-from typing import IO
 
 HEAD_BYTES, TAIL_BYTES = 100_000, 400_000
 """Of the output, what is kept; the middle of more than both is left out."""
@@ -60,15 +59,8 @@ class Output(logging.Handler):
         notice = f"\n[… {left_out:,} bytes left out …]\n" if left_out else ""
         return head + notice + tail
 
-    def follow(self, pipe: IO[bytes]) -> threading.Thread:
-        """Starts to take all that comes out of a pipe, until its end."""
-
-        def read() -> None:
-            with pipe:
-                while data := pipe.read1(65536):  # type: ignore[attr-defined]
-                    self.size += len(data)
-                    self._add(data)
-
-        thread = threading.Thread(target=read, name="output", daemon=True)
-        thread.start()
-        return thread
+    def take(self, data: bytes) -> None:
+        """Takes a piece of what the training process has printed."""
+        if data:
+            self.size += len(data)
+            self._add(data)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -31,28 +30,30 @@ def _stop_with_parent() -> Optional[Callable[[], Any]]:
 class TrainingProcess:
     """``python main.py`` with the same interpreter, in a group of its own.
 
-    Its own group, so that Ctrl-C reaches the supervisor alone, which passes it on once.
+    Its own group, so that Ctrl-C reaches the supervisor alone, which passes it on once. It prints
+    into a file, since a pipe would break with the supervisor, and training would end unsaved.
 
     Args:
         words: of main.py's command line.
         output: takes what it prints.
+        folder: for its output and traceback, until they have been taken.
     """
 
-    def __init__(self, words: Sequence[str], output: Output) -> None:
-        descriptor, self._trace_file = tempfile.mkstemp(prefix="trace_")
-        os.close(descriptor)
+    def __init__(self, words: Sequence[str], output: Output, folder: str) -> None:
+        self._trace_file = os.path.abspath(os.path.join(folder, "traceback.txt"))
         self._output = output
-        self._process = subprocess.Popen(
-            [sys.executable, str(ROOT / "main.py"), *words],
-            env=os.environ | {TRACE_VARIABLE: self._trace_file, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_stop_with_parent(),
-        )
-        assert self._process.stdout is not None
-        self._reader = output.follow(self._process.stdout)
+        self._output_file = os.path.join(folder, "process.txt")
+        with open(self._output_file, "wb") as printed:
+            self._process = subprocess.Popen(
+                [sys.executable, str(ROOT / "main.py"), *words],
+                env=os.environ | {TRACE_VARIABLE: self._trace_file, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_stop_with_parent(),
+            )
+        self._printed = open(self._output_file, "rb")  # noqa: SIM115 - read until the end
 
     @property
     def pid(self) -> int:
@@ -62,11 +63,11 @@ class TrainingProcess:
     def wait(self, seconds: float) -> Optional[int]:
         """Returns the exit code, or None if the process has not ended by then."""
         try:
-            code = self._process.wait(seconds)
+            return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
-        self._reader.join(10.0)  # what it started may hold the pipe open
-        return code
+        finally:
+            self._output.take(self._printed.read())
 
     def send(self, number: int) -> None:
         """Sends a signal to the process, unless it has ended."""
@@ -80,9 +81,12 @@ class TrainingProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self.wait(grace)
 
-    def trace(self) -> str:
-        """The traceback that it has left, if any; once."""
-        with contextlib.suppress(OSError), open(self._trace_file, encoding="utf-8") as file:
+    def close(self) -> str:
+        """Removes the files of a process that has ended; returns its traceback, if it left one."""
+        self._printed.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._output_file)
+        with contextlib.suppress(FileNotFoundError), open(self._trace_file) as file:
             text = file.read()
             os.remove(self._trace_file)
             return text

@@ -24,7 +24,7 @@ class Process(Protocol):
 
     def end(self, grace: float) -> None: ...  # noqa: D102
 
-    def trace(self) -> str: ...  # noqa: D102
+    def close(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Supervisor:
                 process.send(signal.SIGTERM)
             code, stalled = self._watch(process)
             after = self._look()
-            outcome = self._outcome(code, stalled, process.trace(), after)
+            outcome = self._outcome(code, stalled, process.close(), after)
             begun = begun or after.lines > before.lines
             failures = 1 if after.checkpoint > before.checkpoint else failures + 1
             if not self._may_restart(outcome, code, failures):

@@ -1,7 +1,6 @@
 """What is kept of a run's output."""
 
 import logging
-import os
 
 import pytest
 
@@ -16,18 +15,10 @@ def small(monkeypatch):
     return Output()
 
 
-def feed(output, data):
-    reading, writing = os.pipe()
-    thread = output.follow(os.fdopen(reading, "rb"))
-    with os.fdopen(writing, "wb") as pipe:
-        pipe.write(data)
-    thread.join(10)
-
-
 def test_output_is_shown_and_kept(capfd):
     output = Output()
     output.begin_with(b"before\n")
-    feed(output, "café\n".encode())
+    output.take("café\n".encode())
     assert output.text() == "before\ncafé\n"
     assert output.size == len("café\n".encode())
     assert capfd.readouterr().err == "café\n"
@@ -44,7 +35,7 @@ def test_log_lines_are_output_but_no_sign_of_life(capfd):
 def test_the_middle_of_long_output_is_left_out(small, capfd):
     lines = [f"line {number:4}\n" for number in range(50)]
     for line in lines:
-        feed(small, line.encode())
+        small.take(line.encode())
     text = small.text()
     assert text.startswith("".join(lines[:4]))
     assert text.endswith("".join(lines[-6:]))
@@ -54,5 +45,5 @@ def test_the_middle_of_long_output_is_left_out(small, capfd):
 
 
 def test_bytes_that_are_no_text_are_kept_as_such(small, capfd):
-    feed(small, b"\xff\xfe ok\n")
+    small.take(b"\xff\xfe ok\n")
     assert small.text() == "\ufffd\ufffd ok\n"

@@ -50,7 +50,7 @@ class Run:
         self.ended += 1
         self.code = -9
 
-    def trace(self):
+    def close(self):
         return self.text
 
     def recreate(self):

@@ -1,0 +1,83 @@
+"""The MongoDB in which Omniboard looks for runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gridfs
+import pymongo
+from pymongo.errors import InvalidURI, OperationFailure, PyMongoError
+from pymongo.uri_parser import parse_uri
+
+DEFAULT_DATABASE = "sacred"
+_AUTHENTICATION_FAILED, _UNAUTHORIZED = 18, 13
+_TIMEOUTS: dict[str, Any] = {
+    "serverSelectionTimeoutMS": 5_000,
+    "connectTimeoutMS": 5_000,
+    "socketTimeoutMS": 30_000,
+}
+
+
+class Database:
+    """A connection, made when it is needed.
+
+    Args:
+        url: ``mongodb://user:password@host:port/database?authSource=database``.
+
+    Raises:
+        ValueError: it is no such URL.
+
+    Attributes:
+        name: host and database, without user and password.
+        runs: Sacred's collection of runs.
+        metrics: Sacred's collection of curves.
+        files: GridFS with artifacts and sources.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = parse_uri(url)
+            timeouts = {
+                key: value for key, value in _TIMEOUTS.items() if key not in parts["options"]
+            }
+            client: Any = pymongo.MongoClient(url, **timeouts)
+        except (InvalidURI, PyMongoError, ValueError) as error:
+            raise ValueError(
+                "--mongo_url must be mongodb://USER:PASSWORD@HOST:PORT/DATABASE; got another text "
+                f"({error}). Correct it, or the variable MONGO_URL."
+            ) from error
+        hosts = ",".join(f"{host}:{port}" for host, port in parts["nodelist"])
+        database = client[parts["database"] or DEFAULT_DATABASE]
+        self.name = f"{hosts}/{database.name}"
+        self.runs = database["runs"]
+        self.metrics = database["metrics"]
+        self.files = gridfs.GridFS(database)
+        self._client = client
+
+    def check_access(self) -> None:
+        """Reads and forgets a run.
+
+        Raises:
+            ValueError: the server refuses the user.
+            PyMongoError: it cannot be reached.
+        """
+        try:
+            self.runs.find_one({}, {"_id": 1})
+        except OperationFailure as error:
+            if error.code not in (_AUTHENTICATION_FAILED, _UNAUTHORIZED):
+                raise
+            raise ValueError(
+                f"--mongo_url must name a user who may read and write {self.name}; got one whom "
+                f"it refuses ({error.details.get('errmsg') if error.details else error}). "
+                "Correct user, password and authSource."
+            ) from error
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
