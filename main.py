@@ -33,6 +33,10 @@ def _give_up(message: str) -> None:
 
 def train(config: Config, arguments: argparse.Namespace) -> None:
     """Trains to ``train_steps``, from the newest checkpoint if there is one."""
+    from utils.supervised import stop_with_supervisor
+
+    stop_with_supervisor()
+
     from commands.training import train
 
     train(config, arguments, _give_up)
@@ -223,7 +227,8 @@ def _end_output() -> int:
 
 def _report(error: Exception, debug: bool, code: int) -> int:
     from configs.errors import ConfigError
-    from utils.errors import leave_trace, reason, remote_host
+    from utils.errors import reason, remote_host
+    from utils.supervised import leave_trace
 
     leave_trace()
     if debug:

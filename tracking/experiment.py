@@ -62,7 +62,7 @@ class Experiment:
         self._remote = is_remote(config.model_path)
         self._signs = Signs(0, 0, 0, 0)
         self._next_look = self._next_beat = 0.0
-        self._unreadable = self._unwritable = self._changed = False
+        self._unreadable = self._unwritable = self._changed = self._marked = False
         self._copied: dict[str, bytes] = {}
         self.record, self._continued = self._open_record()
         self._marker = json.dumps({"record": self.record.key, "id": self.record.id})
@@ -173,7 +173,8 @@ class Experiment:
         if now >= self._next_look:
             self._next_look = now + (_REMOTE_POLL if self._remote else 0.0)
             self._read()
-        if now >= self._next_beat:
+        is_first_step = self._signs.lines > 0 and not self._marked
+        if now >= self._next_beat or is_first_step:
             self._next_beat = now + BEAT_SECONDS
             self._beat()
         signs = self._signs
@@ -214,13 +215,13 @@ class Experiment:
             self._unwritable = True
 
     def _mark(self) -> None:
-        """Names the record in the run's folder, once there is a run."""
-        folder = self._config.model_path
-        path = os.path.join(folder, MARKER)
-        if not exists(os.path.join(folder, CONFIG_FILE)):
+        """Names the record in the run's folder, once there is a run: --new has deleted by then."""
+        if not self._signs.lines:
             return
+        path = os.path.join(self._config.model_path, MARKER)
         if not exists(path) or read_bytes(path) != self._marker.encode():
             write_atomically(path, self._marker.encode())
+        self._marked = True
 
     def _copy_artifacts(self) -> None:
         folder = self._config.model_path

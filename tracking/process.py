@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Optional
 
 from tracking.output import Output
-from utils.errors import TRACE_VARIABLE
+from utils.supervised import LEASH_VARIABLE, TRACE_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
-
-
-def _stop_with_parent() -> Optional[Callable[[], Any]]:
-    """What makes a new process stop, with a checkpoint, when its parent dies; None off Linux."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None).prctl  # found before the fork
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class TrainingProcess:
     """``python main.py`` with the same interpreter, in a group of its own.
 
-    Its own group, so that Ctrl-C reaches the supervisor alone, which passes it on once. It prints
-    into a file, since a pipe would break with the supervisor, and training would end unsaved.
+    Its own group, so that Ctrl-C reaches the supervisor alone, which passes it on once. Its input
+    is a pipe that ends with the supervisor, and it saves and stops then. It prints into a file:
+    a pipe would break in that moment, and training would end unsaved.
 
     Args:
         words: of main.py's command line.
@@ -43,15 +34,15 @@ class TrainingProcess:
         self._trace_file = os.path.abspath(os.path.join(folder, "traceback.txt"))
         self._output = output
         self._output_file = os.path.join(folder, "process.txt")
+        variables = {TRACE_VARIABLE: self._trace_file, LEASH_VARIABLE: "1", "PYTHONUNBUFFERED": "1"}
         with open(self._output_file, "wb") as printed:
             self._process = subprocess.Popen(
                 [sys.executable, str(ROOT / "main.py"), *words],
-                env=os.environ | {TRACE_VARIABLE: self._trace_file, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
+                env=os.environ | variables,
+                stdin=subprocess.PIPE,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_stop_with_parent(),
             )
         self._printed = open(self._output_file, "rb")  # noqa: SIM115 - read until the end
 
@@ -84,6 +75,8 @@ class TrainingProcess:
     def close(self) -> str:
         """Removes the files of a process that has ended; returns its traceback, if it left one."""
         self._printed.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         with contextlib.suppress(FileNotFoundError):
             os.remove(self._output_file)
         with contextlib.suppress(FileNotFoundError), open(self._trace_file) as file:

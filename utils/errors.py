@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import traceback
 from typing import Optional
-
-TRACE_VARIABLE = "TRACE_FILE"
-"""Environment variable that names the file for the traceback of a failed run."""
 
 # What stands above a message that comes from another host.
 _ORIGIN = re.compile(r"=+|([A-Z_]+: )?From /job:\S+:")
@@ -43,11 +37,3 @@ def remote_host(error: Exception) -> Optional[str]:
     """
     found = _REMOTE.search(str(error))
     return f"{found[1]} {found[2]}" if found else None
-
-
-def leave_trace() -> None:
-    """Writes the traceback of the error at hand where a supervising process looks for it."""
-    path = os.environ.get(TRACE_VARIABLE)
-    if path:
-        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-            file.write(traceback.format_exc())

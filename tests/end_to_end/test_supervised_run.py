@@ -4,28 +4,24 @@ import contextlib
 import json
 import os
 import signal
-import time
 from pathlib import Path
-
-import pytest
 
 from tests.end_to_end.test_tracked_run import record, start
 from tests.end_to_end.workshop import finish, wait_for_step
+from tests.tracking.services import wait_until
 
-STEPS, STEPS_PER_CHECKPOINT = 1200, 100
+STEPS, STEPS_PER_CHECKPOINT = 600, 100
 
 
 def training_process(workshop, runs, process, starts):
     """Id of the training process of a run's ``starts``-th start, once it is in the record."""
-    deadline = time.monotonic() + 200.0
-    while time.monotonic() < deadline:
+
+    def started():
         assert process.poll() is None, process.communicate()
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            entries = record(workshop, runs, 1, "info.json")["starts"]
-            if len(entries) == starts:
-                return entries[-1]["pid"]
-        time.sleep(0.05)
-    pytest.fail(f"there was no start {starts}")
+        return len(record(workshop, runs, 1, "info.json")["starts"]) == starts
+
+    wait_until(started, f"start {starts}", 200.0)
+    return record(workshop, runs, 1, "info.json")["starts"][-1]["pid"]
 
 
 def is_alive(pid):
@@ -35,7 +31,7 @@ def is_alive(pid):
     return False
 
 
-def test_a_killed_and_a_frozen_run_end_as_if_nothing_had_been(workshop, trained):
+def test_a_killed_and_a_frozen_run_end_as_if_nothing_had_been(workshop):
     config = workshop.config("supervised", train_steps=STEPS, eval_steps=0)
     process = start(
         workshop,
@@ -48,7 +44,7 @@ def test_a_killed_and_a_frozen_run_end_as_if_nothing_had_been(workshop, trained)
     os.kill(killed, signal.SIGKILL)
 
     frozen = training_process(workshop, "supervision", process, 2)
-    wait_for_step(workshop, "supervised", 3 * STEPS_PER_CHECKPOINT + 10, process)
+    wait_for_step(workshop, "supervised", 2 * STEPS_PER_CHECKPOINT + 10, process)
     os.kill(frozen, signal.SIGSTOP)
     result = finish(process)
 
@@ -74,18 +70,18 @@ def test_training_stops_with_a_checkpoint_when_its_supervisor_is_killed(workshop
     config = workshop.config("orphaned", train_steps=100_000)
     process = start(workshop, "--model", config, runs="orphans")
     pid = training_process(workshop, "orphans", process, 1)
-    wait_for_step(workshop, "orphaned", 10, process)
+    marker = workshop.run_folder("orphaned") / "tracking.json"
+    wait_until(marker.exists, "the run's first step")
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 100.0
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_alive(pid)
+    wait_until(lambda: not is_alive(pid), "the end of training")
     [saved] = [step for step in workshop.checkpoints("orphaned") if step]
     assert saved == workshop.metrics("orphaned")[-1]["step"]
     assert record(workshop, "orphans", 1)["status"] == "RUNNING"
-    marker = json.loads((workshop.run_folder("orphaned") / "tracking.json").read_text())
-    assert marker["record"] == record(workshop, "orphans", 1, "info.json")["key"]
+    assert (
+        json.loads(marker.read_text())["record"]
+        == record(workshop, "orphans", 1, "info.json")["key"]
+    )
 
 
 def test_a_run_that_dies_again_and_again_is_given_up(workshop):
