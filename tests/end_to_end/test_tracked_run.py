@@ -2,23 +2,26 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from tests.browser import chromium
 from tests.end_to_end.workshop import ROOT, finish, wait_for_step
+from tests.tracking.services import DATABASE, PASSWORD, WEB_USER, mongo_server, omniboard
 
 STEPS, STEPS_PER_CHECKPOINT = 360, 90
 
 
-def start(workshop, *words, runs="records"):
+def start(workshop, *words, runs="records", **variables):
     """Starts ``python run_experiment.py`` in the workshop; records are in ``runs``."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "run_experiment.py"), *map(str, words), "--runs_dir", runs],
         cwd=workshop.folder,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -31,8 +34,18 @@ def record(workshop, runs, number, name="run.json"):
 
 
 @pytest.fixture(scope="module")
-def journey(workshop):
-    """A run that is stopped by SIGTERM, and started again: both results, and the first record."""
+def server(tmp_path_factory):
+    with mongo_server(tmp_path_factory.mktemp("mongo") / "data") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def journey(workshop, server):
+    """A run that is stopped by SIGTERM, and started again while its database is away.
+
+    Returns:
+        Both results, and record, curves and database as the first one left them.
+    """
     config = workshop.config(
         "tracked",
         train_steps=STEPS,
@@ -43,26 +56,34 @@ def journey(workshop):
         predict_max_steps=2,
     )
     words = ["--model", config, "--steps_per_checkpoint", STEPS_PER_CHECKPOINT]
-    process = start(workshop, *words, runs="journey")
+    words += ["--experiment_name", "a tiny GPT"]
+    process = start(workshop, *words, runs="journey", MONGO_URL=server.url())
     wait_for_step(workshop, "tracked", STEPS_PER_CHECKPOINT + 10, process)
     process.send_signal(signal.SIGTERM)
     first = finish(process)
-    stopped = record(workshop, "journey", 1)
-    curves = record(workshop, "journey", 1, "metrics.json")
-    second = finish(start(workshop, *words, runs="journey"))
-    return first, stopped, curves, second
+    stopped, curves = (
+        record(workshop, "journey", 1, f"{name}.json") for name in ("run", "metrics")
+    )
+    with server.root() as client:
+        [document] = client[DATABASE]["runs"].find()
+    server.stop()
+    process = start(workshop, *words, runs="journey", MONGO_URL=server.url())
+    wait_for_step(workshop, "tracked", 2 * STEPS_PER_CHECKPOINT + 10, process)
+    server.start()
+    second = finish(process)
+    return first, stopped, curves, document, second
 
 
 def test_a_stopped_run_is_interrupted(journey, workshop):
-    first, stopped, curves, _ = journey
+    first, stopped, _, document, _ = journey
     assert first.code == 0
     assert first.err.splitlines()[-1] == "journey/1: INTERRUPTED (stopped by SIGTERM)"
-    assert stopped["status"] == "INTERRUPTED"
-    assert curves["loss"]["steps"][-1] < STEPS
+    assert stopped["status"] == document["status"] == "INTERRUPTED"
+    assert journey[2]["loss"]["steps"][-1] < STEPS
 
 
 def test_resuming_continues_the_same_record(journey, workshop):
-    _, _, _, second = journey
+    second = journey[-1]
     assert second.code == 0, second.err
     assert second.err.splitlines()[-1] == "journey/1: COMPLETED"
     assert not (workshop.folder / "journey" / "2").exists()
@@ -106,6 +127,61 @@ def test_config_samples_and_sources_are_in_the_record(journey, workshop):
     assert {"main.py", "model_fns.py", "models/dimensions.py", "configs/schema.py"} <= sources
     assert any(package.startswith("tensorflow==") for package in run["experiment"]["dependencies"])
     assert run["meta"]["command_line"][:2] == ["main.py", "--model"]
+
+
+def test_a_database_that_was_away_has_everything(journey, workshop, server):
+    assert "cannot be written for now" in journey[-1].err
+    assert "is up to date again" in journey[-1].err
+    curves = record(workshop, "journey", 1, "metrics.json")
+    with server.root() as client:
+        [document] = client[DATABASE]["runs"].find()
+        assert document["status"] == "COMPLETED"
+        stored = {curve["name"]: curve for curve in client[DATABASE]["metrics"].find()}
+    assert {name: curve["steps"] for name, curve in stored.items()} == {
+        name: curve["steps"] for name, curve in curves.items()
+    }
+    assert all(stored[name]["values"] == curve["values"] for name, curve in curves.items())
+
+
+def test_the_run_is_seen_in_omniboard(journey, workshop, server, tmp_path):
+    """With SCREENSHOTS, the folder for it, this takes the picture of docs/tracking.md."""
+    login = {"username": WEB_USER, "password": PASSWORD}
+    with omniboard(server.url(), tmp_path) as address, chromium() as browser:
+        page = browser.new_page(viewport={"width": 1400, "height": 760}, http_credentials=login)
+        problems = []
+        page.on("pageerror", lambda error: problems.append(error))
+        page.goto(address)
+        page.click("text=►")
+        details = page.locator(".drilldown-view")
+        curves = record(workshop, "journey", 1, "metrics.json")
+        details.locator("text.legendtext").nth(len(curves) - 1).wait_for()
+        shown = details.locator("text.legendtext").all_text_contents()
+        assert sorted(shown) == sorted(curves)
+
+        choice = details.locator("button.multiselect").first
+        choice.click()
+        for name in ("Select all", "loss", "val_loss"):
+            named = re.compile(rf"^\s*{name}\s*$")
+            details.locator(".multiselect-container label", has_text=named).first.click()
+        choice.click()
+        details.locator("text.legendtext").nth(2).wait_for(state="detached")
+        assert details.locator("text.legendtext").all_text_contents() == ["loss", "val_loss"]
+        drawn = details.locator(".scatterlayer path.js-line")
+        drawn.nth(1).wait_for()
+        paths = [drawn.nth(number).get_attribute("d") for number in range(2)]
+        assert [len(re.findall("[ML]", path)) > 3 for path in paths] == [True, True]
+        if "SCREENSHOTS" in os.environ:
+            page.screenshot(path=os.path.join(os.environ["SCREENSHOTS"], "omniboard.png"))
+
+        for tab, text in {
+            "Captured Out": f"done: runs/tracked/model.ckpt-{STEPS}",
+            "Artifacts": f"predictions_1_{STEPS}.txt",
+            "Source Files": "models/dimensions.py",
+            "Config": '"train_batch_size"',
+        }.items():
+            details.locator("a", has_text=re.compile(f"^{tab}$")).click()
+            details.get_by_text(text).first.wait_for(state="attached")
+        assert not problems
 
 
 def test_a_failed_run_leaves_its_traceback(workshop):

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sysconfig
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable, Optional
@@ -21,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OMNIBOARD = ROOT / "tools/omniboard/node_modules/omniboard/dist/start.js"
 USER, PASSWORD, DATABASE = "trainer", "secret", "sacred"
+WEB_USER = "omniboard"
 SECONDS = 90.0  # for what takes one, so that a slow machine fails no test
 
 
@@ -114,13 +114,13 @@ def mongo_server(folder: Path) -> Iterator[MongoServer]:
 
 @contextlib.contextmanager
 def omniboard(mongo_url: str, folder: Path) -> Iterator[str]:
-    """Omniboard on a database; gives the address of its page."""
+    """Omniboard on a database, started as docker-compose.yml does it; gives its page's address."""
     if not OMNIBOARD.exists():
         pytest.skip("Omniboard is not installed: bash scripts/install_omniboard.sh")
     log = folder / "omniboard.txt"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            ["node", str(OMNIBOARD)],
+            ["node", str(OMNIBOARD), "-u", f"{WEB_USER}:{PASSWORD}:session"],
             env=os.environ | {"PORT": str(free_port()), "MONGO_URI": mongo_url},
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -129,10 +129,7 @@ def omniboard(mongo_url: str, folder: Path) -> Iterator[str]:
         wait_until(lambda: "established successfully" in log.read_text(), "Omniboard's start")
         # It takes the next port if its own has been taken meanwhile.
         [port] = re.findall(r"listening on port (\d+)", log.read_text())
-        address = f"http://127.0.0.1:{port}/{DATABASE}"
-        with urllib.request.urlopen(f"{address}/api/v1/Runs/count") as answer:
-            assert answer.status == 200
-        yield address
+        yield f"http://127.0.0.1:{port}/{DATABASE}"
     finally:
         process.terminate()
         process.wait(SECONDS)
