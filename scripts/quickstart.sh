@@ -23,14 +23,14 @@ step "Generated text"
 printf 'import os\nimport sys\n\n\ndef main(' >"$PROMPT"
 "$VENV_PYTHON" main.py --model tiny --predict --prompt "$PROMPT" --max_new_tokens 60 --seed 1
 
-step "Loss curve"
-"$VENV_PYTHON" scripts/plot_metrics.py "$MODEL_PATH"
+step "Curves"
+"$VENV_PYTHON" scripts/plot_runs.py "$MODEL_PATH"
 
 cat <<END
 
 Done in $SECONDS s after the installation.
   records      $ROOT/datasets/stdlib
   run          $MODEL_PATH (checkpoints, metrics.jsonl, TensorBoard)
-  loss curve   $MODEL_PATH/loss.png
+  curves       $MODEL_PATH/loss.png, loss.html
   config       $ROOT/configs/tiny.json
 END

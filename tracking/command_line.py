@@ -35,6 +35,12 @@ def _add_flags(group: argparse._ArgumentGroup) -> None:
     )
     add_mongo_flag(group)
     group.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="start TensorBoard on a free port until the run ends, and log its address "
+        "(default: off)",
+    )
+    group.add_argument(
         "--initial_heartbeat_timeout",
         type=at_least(1),
         default=7200,

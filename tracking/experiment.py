@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from tracking.process import TrainingProcess
 from tracking.provenance import experiment_info
 from tracking.record import CONFIG_FILE, INFO_FILE, METRICS_FILE, OUTPUT_FILE, Record, read_json
 from tracking.supervisor import USAGE_ERROR, Limits, Outcome, Signs, StopRequest, Supervisor
+from tracking.tensorboard import TensorBoard
 from utils.files import exists, is_remote, names_in, read_bytes, write_atomically
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ LOGGER = logging.getLogger(__name__)
 MARKER = "tracking.json"
 """In the folder of a run: names its record."""
 
+CURVES_FILE = "curves.png"
 BEAT_SECONDS = 10.0  # between two heartbeats of the record, as Sacred does it
 _REMOTE_POLL = 10.0  # seconds between two looks at a bucket
 _KEPT_STARTS = 100  # of which the record tells
@@ -61,6 +64,7 @@ class Experiment:
         self._output = output
         self._remote = is_remote(config.model_path)
         self._signs = Signs(0, 0, 0, 0)
+        self._tensorboard: Optional[TensorBoard] = None
         self._next_look = self._next_beat = 0.0
         self._unreadable = self._unwritable = self._changed = self._marked = False
         self._copied: dict[str, bytes] = {}
@@ -119,7 +123,11 @@ class Experiment:
             arguments.restart_wait,
         )
         mirroring = self._start_mirroring()
-        with StopRequest() as stop:
+        if arguments.tensorboard:
+            self._tensorboard = TensorBoard(self._config.model_path, self.record.dir)
+        with StopRequest() as stop, contextlib.ExitStack() as ending:
+            if self._tensorboard is not None:
+                ending.callback(self._tensorboard.close)
             supervisor = Supervisor(
                 self._start, self._look, limits, stop, self._config.train_steps, self._recreate_tpu
             )
@@ -170,6 +178,8 @@ class Experiment:
     def _look(self) -> Signs:
         """Reads what the run has written and, when it is time, writes the record."""
         now = time.monotonic()
+        if self._tensorboard is not None:
+            self._tensorboard.announce()
         if now >= self._next_look:
             self._next_look = now + (_REMOTE_POLL if self._remote else 0.0)
             self._read()
@@ -237,11 +247,22 @@ class Experiment:
                     self.record.add_artifact(artifact, path)
                     self._copied[name] = content if name == CONFIG_FILE else b""
 
+    def _draw(self) -> None:
+        """Puts the picture of the curves among the artifacts."""
+        from tracking.plots import write_png
+
+        curves = {name: curve.as_json() for name, curve in self._metrics.curves.items()}
+        if "loss" in curves:
+            path = os.path.join(self.record.dir, CURVES_FILE)
+            write_png({"": curves}, self.record.run_entry["experiment"]["name"], path)
+            self.record.add_artifact(CURVES_FILE, path)
+
     def _close(self, outcome: Outcome) -> None:
         self._read()
         if self._continued and outcome.code == USAGE_ERROR and outcome.status == "FAILED":
             self.record.put_back()
             return
+        self._draw()
         self._beat()
         if outcome.status == "COMPLETED":
             self.record.completed_event(now(), _result(self._metrics))

@@ -37,7 +37,7 @@ _RUN_FILES = re.compile(
     r"|metrics\.jsonl(\.tmp)?"
     r"|eval_.+\.jsonl"
     r"|predictions_.+_\d+\.txt"
-    r"|loss\.png"
+    r"|\.?loss\.(png|html)(\.partial)?"
 )
 
 

@@ -1,0 +1,94 @@
+"""Records as a table."""
+
+import pytest
+
+from scripts.list_runs import main
+from tracking.metrics import now
+from tracking.record import Record
+from tracking.run_table import filter_rows, read_rows, sort_rows
+
+EXPERIMENT = {"sources": [], "base_dir": ".", "dependencies": [], "repositories": []}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three runs: complete, failed, and still going on."""
+    folder = str(tmp_path / "runs")
+    values = [("one", 2, 3.5), ("two", 12, 2.5), ("three", 12, None)]
+    records = []
+    for name, layers, loss in values:
+        record = Record(folder)
+        record.begin(EXPERIMENT | {"name": name}, {"n_layer": layers, "lr": 0.1}, {})
+        record.info["latest"] = {"step": 7, "loss": 4.0} | ({"val_loss": loss} if loss else {})
+        record.beat("")
+        records.append(record)
+    records[0].completed_event(now(), 3.5)
+    records[1].failed_event(now(), ["why"])
+    yield folder, records
+    for record in records:
+        record.close()
+
+
+def ids(rows):
+    return [row.fields["id"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ([], [1, 2, 3]),
+        (["val_loss < 3"], [2]),
+        (["val_loss<=3.5"], [1, 2]),
+        (["n_layer = 12", "val_loss > 0"], [2]),
+        (["status == FAILED"], [2]),
+        (["status != COMPLETED"], [2, 3]),
+        (["name = 'three'"], [3]),
+        (["step >= 8"], []),
+        (["name < 3"], []),
+    ],
+)
+def test_conditions(runs, conditions, found):
+    assert ids(filter_rows(read_rows(runs[0]), conditions)) == found
+
+
+def test_runs_without_a_value_are_last(runs):
+    assert ids(sort_rows(read_rows(runs[0]), "val_loss")) == [2, 1, 3]
+
+
+def test_a_run_whose_supervisor_is_gone_was_killed(runs):
+    folder, records = runs
+    assert [row.fields["status"] for row in read_rows(folder)] == ["COMPLETED", "FAILED", "RUNNING"]
+    records[2].close()  # as the end of its process does
+    assert read_rows(folder)[2].fields["status"] == "KILLED"
+
+
+def test_the_table_shows_what_was_asked_for(runs, capsys):
+    words = ["--runs_dir", runs[0], "n_layer = 12", "--sort", "val_loss", "--columns", "lr"]
+    assert main(words) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == [
+        *("id", "status", "name", "step", "loss", "val_loss", "started", "n_layer", "lr")
+    ]
+    assert [line.split()[0] for line in lines] == ["2", "3"]
+    assert lines[1].split()[5] == "-"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["val_loss"], "a condition must be FIELD < VALUE, or with"),
+        (["val_los < 3"], "got val_los, which is in none. Did you mean val_loss?"),
+        (["--sort", "nothing"], "a field must be in a record; got nothing, which is in none"),
+    ],
+)
+def test_mistakes_are_one_line(runs, words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--runs_dir", runs[0], *words])
+    assert stop.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_without_records_there_is_a_head_alone(tmp_path, capsys):
+    assert main(["--runs_dir", str(tmp_path)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
