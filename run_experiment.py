@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Optional
 
@@ -39,9 +40,16 @@ def run(argv: list[str]) -> int:
     """
     from configs.load import load_config
     from tracking.command_line import parse_experiment
+    from utils.cluster import read_cluster
     from utils.command_line import base_keys
 
     arguments, words = parse_experiment(argv)
+    hosts = read_cluster(arguments, dict(os.environ))  # the child reads it, too
+    if hosts is not None and not hosts.is_chief:
+        raise ValueError(
+            f"run_experiment.py must run on the chief, which has the metrics; got {hosts.here}. "
+            "Start main.py there."
+        )
     config = load_config(
         arguments.model,
         [*arguments.overrides, *base_keys(arguments)],

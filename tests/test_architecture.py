@@ -39,7 +39,7 @@ RANKS = {
     "serve": 9,
 }
 OUTSIDE = {"conftest", "tests"}  # they may use everything, and nothing uses them
-NO_SOURCE = {"datasets", "logs", "runs"}  # folders of users' files
+NO_SOURCE = {"datasets", "logs", "runs", "tools"}  # users' files, and programs of others
 
 ENTRY_SCRIPTS = {
     "main.py",

@@ -34,6 +34,7 @@ MARKER = "tracking.json"
 CURVES_FILE = "curves.png"
 BEAT_SECONDS = 10.0  # between two heartbeats of the record, as Sacred does it
 _REMOTE_POLL = 10.0  # seconds between two looks at a bucket
+_TRACE_LENGTH = 100_000  # characters
 _KEPT_STARTS = 100  # of which the record tells
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
 
@@ -67,8 +68,9 @@ class Experiment:
         self._tensorboard: Optional[TensorBoard] = None
         self._next_look = self._next_beat = 0.0
         self._unreadable = self._unwritable = self._changed = self._marked = False
-        self._copied: dict[str, bytes] = {}
         self.record, self._continued = self._open_record()
+        # Samples that the record has are not copied again.
+        self._copied = dict.fromkeys(self.record.run_entry["artifacts"], b"")
         self._marker = json.dumps({"record": self.record.key, "id": self.record.id})
         earlier = read_json(os.path.join(self.record.dir, METRICS_FILE))
         self._metrics = RunMetrics(config.model_path, str(self.record.id), earlier)
@@ -288,5 +290,5 @@ def _result(metrics: RunMetrics) -> Optional[float]:
 
 def _fail_trace(outcome: Outcome, output: Output) -> list[str]:
     """Why a run has failed, as lines: its traceback, or else the end of its output."""
-    text = outcome.trace or "\n".join(output.text().splitlines()[-50:]) + "\n"
+    text = outcome.trace[-_TRACE_LENGTH:] or "\n".join(output.text().splitlines()[-50:]) + "\n"
     return [*text.splitlines(keepends=True), outcome.reason + "\n"]

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import gridfs
 import pytest
 
 from tests.browser import chromium
@@ -136,6 +137,9 @@ def test_a_database_that_was_away_has_everything(journey, workshop, server):
     with server.root() as client:
         [document] = client[DATABASE]["runs"].find()
         assert document["status"] == "COMPLETED"
+        sources = dict(document["experiment"]["sources"])
+        code = gridfs.GridFS(client[DATABASE]).get(sources["models/dimensions.py"]).read()
+        assert code == (ROOT / "models/dimensions.py").read_bytes()
         stored = {curve["name"]: curve for curve in client[DATABASE]["metrics"].find()}
     assert {name: curve["steps"] for name, curve in stored.items()} == {
         name: curve["steps"] for name, curve in curves.items()
@@ -177,7 +181,7 @@ def test_the_run_is_seen_in_omniboard(journey, workshop, server, tmp_path):
         for tab, text in {
             "Captured Out": f"done: runs/tracked/model.ckpt-{STEPS}",
             "Artifacts": f"predictions_1_{STEPS}.txt",
-            "Source Files": "models/dimensions.py",
+            "Source Files": "commands/training.py",
             "Config": '"train_batch_size"',
         }.items():
             details.locator("a", has_text=re.compile(f"^{tab}$")).click()
@@ -206,3 +210,11 @@ def test_mistakes_are_one_line_and_leave_no_record(workshop):
     assert result.err.startswith("run_experiment.py: error: ")
     assert "n_embd: must be a multiple of n_head 3" in result.err
     assert not (workshop.folder / "none").exists()
+
+
+def test_other_hosts_have_no_metrics_to_track(workshop):
+    hosts = {"chief": ["h0:1"], "worker": ["h1:1"]}
+    variable = json.dumps({"cluster": hosts, "task": {"type": "worker", "index": 0}})
+    result = finish(start(workshop, "--model", "tracked.json", runs="none", TF_CONFIG=variable))
+    assert result.code == 2
+    assert "must run on the chief, which has the metrics; got worker 0 (h1:1)" in result.err
