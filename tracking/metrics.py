@@ -202,7 +202,8 @@ class RunMetrics:
         if not number:
             self.last_step = step
         for name, value in _numbers(entry, step_key):
-            name = prefix + name.replace(" ", "_")
+            is_task = "/" in name  # such as lambada_openai/acc
+            name = ("" if is_task else prefix) + name.replace(" ", "_")
             time = self._times[number].get((name, step, value)) or now().isoformat()
             self._curves[number].setdefault(name, Curve()).add(step, value, time)
 

@@ -19,7 +19,7 @@ from tracking.record import CONFIG_FILE, INFO_FILE, RUN_FILE, is_written, read_j
 DEAD_SECONDS = 120.0
 """After so long without a heartbeat Omniboard, too, takes a run for dead."""
 
-_CONDITION = re.compile(r"\s*([\w.]+)\s*(<=|>=|==|!=|=|<|>)\s*(.*\S)\s*")
+_CONDITION = re.compile(r"\s*([\w./()-]+)\s*(<=|>=|==|!=|=|<|>)\s*(.*\S)\s*")
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,

@@ -88,18 +88,19 @@ def test_no_point_is_drawn_of_what_is_no_number(file, metrics):
 
 
 def test_scores_on_held_out_records_have_names_of_their_own(tmp_path, file, metrics):
-    file.write_text(lines_of([entry(1), entry(2, lambada_acc=0.25)]))
+    file.write_text(lines_of([entry(1), entry(2)]))
     scores = [
         {"global_step": step, "loss": 4.0 - step / 9, "bits per byte": 2.0, "tokens": 22}
         for step in (0, 20, 20)
     ]
+    scores += [{"global_step": 20, "lambada_openai/acc": 0.25}]
     (tmp_path / "eval_5.jsonl").write_text(lines_of(scores))
     (tmp_path / "eval_6.jsonl").write_text(lines_of([{"global_step": 7, "loss": 9.0}]))
     metrics.refresh()
     assert points(metrics, "val_loss") == [(0, 4.0), (20, 4.0 - 20 / 9)]
-    assert points(metrics, "lambada_acc") == [(2, 0.25)]
+    assert points(metrics, "lambada_openai/acc") == [(20, 0.25)]
     assert set(metrics.curves) == {
-        *("loss", "learning_rate", "lambada_acc"),
+        *("loss", "learning_rate", "lambada_openai/acc"),
         *("val_loss", "val_bits_per_byte"),
     }
     assert metrics.last_step == 2

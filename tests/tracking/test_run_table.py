@@ -19,7 +19,9 @@ def runs(tmp_path):
     for name, layers, loss in values:
         record = Record(folder)
         record.begin(EXPERIMENT | {"name": name}, {"n_layer": layers, "lr": 0.1}, {})
-        record.info["latest"] = {"step": 7, "loss": 4.0} | ({"val_loss": loss} if loss else {})
+        record.info["latest"] = {"step": 7, "loss": 4.0, "piqa/acc": 0.5} | (
+            {"val_loss": loss} if loss else {}
+        )
         record.beat("")
         records.append(record)
     records[0].completed_event(now(), 3.5)
@@ -44,6 +46,7 @@ def ids(rows):
         (["status != COMPLETED"], [2, 3]),
         (["name = 'three'"], [3]),
         (["step >= 8"], []),
+        (["piqa/acc > 0.4", "id > 1"], [2, 3]),
         (["name < 3"], []),
     ],
 )
