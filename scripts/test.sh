@@ -30,5 +30,5 @@ fi
 "$VENV_PYTHON" -m ruff check .
 "$VENV_PYTHON" -m ruff format --check .
 "$VENV_PYTHON" -m mypy
-wait "$OMNIBOARD" || say "Omniboard was not installed: $(tail -n 1 "$OMNIBOARD_LOG")"
+wait "$OMNIBOARD" || say "Omniboard was not installed: $(head -n 2 "$OMNIBOARD_LOG" | tr "\n" " ")"
 "$VENV_PYTHON" -m pytest -n 2 --dist loadfile -q "$@"
