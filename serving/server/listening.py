@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 _CLOSING_SECONDS = 5  # beyond what a request may take
+# They warn of what clients send, which clients are told in their answers: a log that grows by it
+# fills disks, and a full pipe would hold up the server.
+_TALKERS = ("asyncio", "serving.requests", "uvicorn.error")
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -63,7 +66,10 @@ def run(app: Any, bound: socket.socket, seconds: float, greeting: str) -> None:
         seconds: that a request may take.
         greeting: is logged when requests are answered.
     """
-    make_server(app, seconds, greeting).run(sockets=[bound])
+    server = make_server(app, seconds, greeting)
+    for name in _TALKERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    server.run(sockets=[bound])
 
 
 def make_server(app: Any, seconds: float, greeting: str) -> uvicorn.Server:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.server.running import Server, make_model
+from tests.serving.server.running import NAME, STEP, Server, make_model
 
 
 @pytest.fixture(scope="session")
@@ -22,4 +22,10 @@ def server(model_config) -> Iterator[Server]:
     yield running
     said = running.stop()
     assert running.process.returncode == 0, said
-    assert "Traceback" not in said
+    # Whatever clients sent, the log did not grow by it.
+    first, *rest = [line.split(" ", 1)[1] for line in said.splitlines()]
+    assert first == f"serving {NAME}, step {STEP}, at {running.url}"
+    assert rest == [
+        "finishing what runs; a second signal ends it at once",
+        "everything is finished",
+    ]
