@@ -14,7 +14,7 @@ from serving.server.guard import Guard
 from serving.server.listening import bind, make_server
 from serving.server.metrics import Metrics
 
-PATIENCE = 0.5
+PATIENCE = 1.0
 GET = b"GET /%s HTTP/1.1\r\nHost: a\r\n"
 
 
@@ -24,7 +24,7 @@ async def app(scope, receive, send):
     if scope["path"] == "/never":
         await asyncio.sleep(60)
     if scope["path"] == "/late":
-        await asyncio.sleep(3 * PATIENCE)
+        await asyncio.sleep(1.5 * PATIENCE)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     part = {"type": "http.response.body", "body": b"x" * 100_000}
     if scope["path"] == "/endless":
@@ -131,7 +131,7 @@ def test_a_client_that_takes_slowly(port):
     app.streams.clear()
     with connected(port) as opened:
         opened.sendall(GET % b"endless" + b"\r\n")
-        deadline = time.monotonic() + 3 * PATIENCE
+        deadline = time.monotonic() + 2 * PATIENCE
         while time.monotonic() < deadline:
             assert opened.recv(1 << 22)
             time.sleep(0.02)
