@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 
-from commands.shared import placement_of, trained_checkpoint
+from commands.shared import trained_checkpoint
 from configs.load import load_config
 from utils.early_checks import check_output_file
 from utils.run_folder import check_trained
@@ -34,20 +34,10 @@ def score_tasks(arguments: argparse.Namespace) -> str:
 
     from evaluation.results import tables
     from evaluation.tasks import TaskScores
-    from models.dimensions import WHOLE_IN_GENERATION
     from utils.checkpoints import checkpoint_step
-    from utils.devices import place_inference
 
     checkpoint = trained_checkpoint(config)
-    rows, key = config.eval_batch_size, "eval_batch_size"
-    scoring = place_inference(config, arguments.gpu_ids, rows, key)
-    generation = place_inference(config, arguments.gpu_ids, rows, key, WHOLE_IN_GENERATION)
-    scores = TaskScores(
-        config,
-        placement_of(scoring),
-        placement_of(generation),
-        arguments.num_fewshot,
-    )
+    scores = TaskScores(config, arguments.gpu_ids, arguments.num_fewshot)
     results = scores.score(checkpoint)
     scores.close()
     step = checkpoint_step(checkpoint)

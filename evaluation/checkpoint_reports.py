@@ -52,12 +52,7 @@ class CheckpointReports:
             self._evaluation = DatasetLoss(config, _placement(fit), config.eval_steps)
             self._reports.append(self._evaluate)
         if config.eval_tasks:
-            rows, key = config.eval_batch_size, "eval_batch_size"
-            self._tasks = TaskScores(
-                config,
-                _placement(place_inference(config, devices, rows, key)),
-                _placement(place_inference(config, devices, rows, key, WHOLE_IN_GENERATION)),
-            )
+            self._tasks = TaskScores(config, devices)
             self._reports.append(self._score_tasks)
         if config.predict_steps:
             batch_size = config.predict_batch_size

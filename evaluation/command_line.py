@@ -55,8 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--batch_size",
         type=at_least(1),
         metavar="N",
-        help="texts scored at once; scores do not depend on it (default: eval_batch_size of the "
-        "config)",
+        help="texts scored or written at once; scores do not depend on it (default: "
+        "eval_batch_size and predict_batch_size of the config)",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="also write all scores as JSON (default: none)"
@@ -93,5 +93,6 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.limit:
         arguments.overrides.append(f"eval_tasks_limit={arguments.limit}")
     if arguments.batch_size:
-        arguments.overrides.append(f"eval_batch_size={arguments.batch_size}")
+        for key in ("eval_batch_size", "predict_batch_size"):
+            arguments.overrides.append(f"{key}={arguments.batch_size}")
     return arguments

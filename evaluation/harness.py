@@ -218,24 +218,35 @@ def _built(manager: Any, name: str, folder: Optional[str]) -> list[Any]:
     for member in members:
         try:
             loaded = manager.load([member])
-        except Exception as error:  # of the hub's libraries, and of what a task's file says
-            raise _unreadable(member, manager.task_index[member].cfg, folder, error) from error
+        except OSError as error:  # those of the hub's libraries are among them
+            raise _no_data(member, manager.task_index[member].cfg, folder, error) from error
+        except (
+            Exception
+        ) as error:  # of expressions in the task's file, on items that it does not fit
+            raise ValueError(
+                f"task {member} must fit its data; got: {type(error).__name__}: {_line(error)}. "
+                "Mend the task's file or its data."
+            ) from error
         built += list(loaded.get("groups", {}).values()) or list(loaded["tasks"].values())
     return built
 
 
-def _unreadable(
+def _line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _no_data(
     name: str, task: Optional[dict[str, Any]], folder: Optional[str], error: Exception
 ) -> ValueError:
-    """The error of a task whose data, or whose file, cannot be read."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    """The error of a task whose data are neither here nor on the hub."""
     settings = task or {}
     source = settings.get("dataset_path") or "its data set"
     split = settings.get("test_split") or settings.get("validation_split") or "test"
     place = os.path.join(folder or "FOLDER", name, f"{split}.jsonl")
     flag = "" if folder is not None else ", and name FOLDER as eval_tasks_path"
     return ValueError(
-        f"task {name} must have readable data; got: {lines[0]} Put the split {split} of {source} "
+        f"task {name} must have readable data; got: {_line(error)}. Put the split {split} of {source} "
         f"into {place} (or .json, .parquet, .csv){flag}; or load it once with a network, and bring "
         "the hub's cache (HF_HOME) along."
     )

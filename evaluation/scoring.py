@@ -31,6 +31,8 @@ from utils.mesh_tensorflow import mtf
 LOGGER = logging.getLogger(__name__)
 SHORTEST_LENGTH, MOST_LENGTHS = 64, 5
 SECONDS_BETWEEN_NOTICES = 30
+LOGITS_BYTES = 1 << 30
+"""Of the float32 logits of a graph on one processor: longer graphs have fewer rows."""
 
 
 class Passage(NamedTuple):
@@ -73,13 +75,21 @@ def graph_lengths(config: Config, mesh_layout: MeshLayout) -> list[int]:
     return lengths
 
 
+def graph_rows(config: Config, mesh_layout: MeshLayout, length: int, batch_size: int) -> int:
+    """Passages that a graph scores at once: at most ``batch_size``, and what memory allows."""
+    dims = Dimensions.from_config(config, batch_size)
+    pieces = mesh_layout.slices(dims.batch)
+    row_bytes = 4 * length * config.n_vocab // mesh_layout.slices(dims.vocab)
+    return pieces * max(1, min(batch_size // pieces, LOGITS_BYTES // row_bytes))
+
+
 class Scorer:
     """A loaded model that scores passages.
 
     Args:
         config: a checked config of a causal model.
         placement: mesh and devices.
-        batch_size: passages that are scored at once.
+        batch_size: passages that are scored at once, at most.
 
     Raises:
         ValueError: the model is a masked one.
@@ -88,7 +98,6 @@ class Scorer:
     def __init__(self, config: Config, placement: Placement, batch_size: int):
         require_causal(config)
         self._config = config
-        self._batch_size = batch_size
         self._lengths = graph_lengths(config, placement.mesh_layout)
         self._feeds: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
 
@@ -98,7 +107,7 @@ class Scorer:
             layout = placement.mesh_layout
             scores = {}
             for length in self._lengths:
-                shape = [batch_size, length]
+                shape = [graph_rows(config, layout, length, batch_size), length]
                 self._feeds[length] = (
                     tf.compat.v1.placeholder(tf.int32, shape, f"inputs_{length}"),
                     tf.compat.v1.placeholder(tf.int32, shape, f"labels_{length}"),
@@ -143,14 +152,14 @@ class Scorer:
         scores: dict[int, Score] = {}
         told = time.monotonic()
         for length, numbers in self._batches(passages):
-            inputs = np.zeros([self._batch_size, length], np.int32)
+            fetches, feeds = self._session.fetches[length], self._feeds[length]
+            inputs = np.zeros(feeds[0].shape.as_list(), np.int32)
             labels = np.full_like(inputs, IGNORED)
             for row, number in enumerate(numbers):
                 context, continuation, _ = passages[number]
                 ids = [*context, *continuation][-(self._config.n_ctx + 1) :]
                 inputs[row, : len(ids) - 1] = ids[:-1]
                 labels[row, len(ids) - 1 - len(continuation) : len(ids) - 1] = continuation
-            fetches, feeds = self._session.fetches[length], self._feeds[length]
             found = self._session.run(fetches, dict(zip(feeds, (inputs, labels))))
             for row, number in enumerate(numbers):
                 counts = labels[row] != IGNORED
@@ -188,8 +197,9 @@ class Scorer:
             fed = min(len(context) + len(continuation) - 1, self._config.n_ctx)
             members[min(length for length in self._lengths if length >= fed)].append(number)
         for length, numbers in members.items():
-            for first in range(0, len(numbers), self._batch_size):
-                yield length, numbers[first : first + self._batch_size]
+            rows = self._feeds[length][0].shape.as_list()[0]
+            for first in range(0, len(numbers), rows):
+                yield length, numbers[first : first + rows]
 
     def _summed(self, log_probabilities: np.ndarray, greedy: np.ndarray) -> Score:
         total = float(log_probabilities.sum(dtype=np.float64))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from configs.masking_rules import require_causal
@@ -12,11 +14,15 @@ from evaluation.lambada import LAMBADA, Lambada
 from evaluation.results import TaskResult
 from evaluation.scoring import Scorer
 from model_fns import Placement
+from models.dimensions import WHOLE_IN_GENERATION
 from serving.engine import Engine
 from serving.samples import tokenizer_of
+from utils.devices import place_inference
 
 if TYPE_CHECKING:
     from evaluation.harness_model import HarnessModel
+
+LOGGER = logging.getLogger(__name__)
 
 
 class TaskScores:
@@ -24,8 +30,7 @@ class TaskScores:
 
     Args:
         config: a checked config of a causal model.
-        scoring: where passages are scored.
-        generation: where texts are written.
+        devices: named by the user; empty for the CPU.
         num_fewshot: solved examples before each item; None for what a task says.
 
     Raises:
@@ -35,13 +40,18 @@ class TaskScores:
     def __init__(
         self,
         config: Config,
-        scoring: Placement,
-        generation: Placement,
+        devices: Sequence[str],
         num_fewshot: Optional[int] = None,
     ):
         require_causal(config)
         self._config = config
-        self._placements = scoring, generation
+        scoring = place_inference(config, devices, config.eval_batch_size, "eval_batch_size")
+        generation = place_inference(
+            config, devices, config.predict_batch_size, "predict_batch_size", WHOLE_IN_GENERATION
+        )
+        for notice in dict.fromkeys(scoring.notices + generation.notices):
+            LOGGER.warning(notice)
+        self._fits = scoring, generation
         self._tokenizer = tokenizer_of(config)
         self._checkpoint: Optional[str] = None
         self._loaded: dict[Any, str] = {}
@@ -89,12 +99,16 @@ class TaskScores:
 
     @functools.cached_property
     def _made_scorer(self) -> Scorer:
-        return Scorer(self._config, self._placements[0], self._config.eval_batch_size)
+        fit = self._fits[0]
+        placement = Placement(fit.mesh_layout, fit.devices)
+        return Scorer(self._config, placement, self._config.eval_batch_size)
 
     @functools.cached_property
     def _made_engine(self) -> Engine:
-        rows = self._config.eval_batch_size
-        return Engine(self._config, self._placements[1], rows, self._tokenizer)
+        fit = self._fits[1]
+        placement = Placement(fit.mesh_layout, fit.devices)
+        rows = self._config.predict_batch_size
+        return Engine(self._config, placement, rows, self._tokenizer)
 
     def _with_weights(self, made: Any) -> Any:
         assert self._checkpoint is not None

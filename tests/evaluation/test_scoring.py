@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.scoring import Passage, Scorer, graph_lengths
+from evaluation.scoring import Passage, Scorer, graph_lengths, graph_rows
 from model_fns import Placement
 from tests.support import (
     Forward,
@@ -109,6 +109,18 @@ def test_lengths_of_graphs():
     assert graph_lengths(long, mesh_layout("x:1", "")) == [128, 256, 512, 1024, 2048]
     split = mesh_layout("x:2", "sequence:x")
     assert graph_lengths(CONFIG, split) == [130]  # 65 positions cannot be split
+
+
+def test_rows_of_graphs():
+    """Not more than their logits leave room for, and whole numbers for each processor."""
+    config = make_config(n_ctx=2048, n_vocab=50257 + 1)
+    for mesh, layout, expected in [
+        ("x:1", "", {128: 40, 512: 10, 2048: 2}),
+        ("x:2", "batch:x", {128: 40, 512: 20, 2048: 4}),
+        ("x:2", "vocab:x", {128: 40, 512: 20, 2048: 5}),
+    ]:
+        split = mesh_layout(mesh, layout)
+        assert {x: graph_rows(config, split, x, 40) for x in expected} == expected
 
 
 @pytest.mark.parametrize(
