@@ -79,8 +79,8 @@ class HarnessTasks:
         self._limit = limit
         with _quiet():
             self._loaded = _load(list(names), folder, num_fewshot)
-            for task in self._loaded["tasks"].values():
-                _set_fewshot(task, num_fewshot)
+            for name, task in self._loaded["tasks"].items():
+                _set_fewshot(name, task, num_fewshot)
 
     def score(self, model: HarnessModel) -> list[TaskResult]:
         """Scores a model on every task; groups come after their tasks.
@@ -220,9 +220,7 @@ def _built(manager: Any, name: str, folder: Optional[str]) -> list[Any]:
             loaded = manager.load([member])
         except OSError as error:  # those of the hub's libraries are among them
             raise _no_data(member, manager.task_index[member].cfg, folder, error) from error
-        except (
-            Exception
-        ) as error:  # of expressions in the task's file, on items that it does not fit
+        except Exception as error:  # of what the task's file does with items that it does not fit
             raise ValueError(
                 f"task {member} must fit its data; got: {type(error).__name__}: {_line(error)}. "
                 "Mend the task's file or its data."
@@ -231,9 +229,11 @@ def _built(manager: Any, name: str, folder: Optional[str]) -> list[Any]:
     return built
 
 
-def _line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+def _line(error: BaseException) -> str:
+    """The first line of what an error says; readers of data files put a general one on top."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 def _no_data(
@@ -241,14 +241,17 @@ def _no_data(
 ) -> ValueError:
     """The error of a task whose data are neither here nor on the hub."""
     settings = task or {}
-    source = settings.get("dataset_path") or "its data set"
-    split = settings.get("test_split") or settings.get("validation_split") or "test"
-    place = os.path.join(folder or "FOLDER", name, f"{split}.jsonl")
+    split = settings.get("test_split") or settings.get("validation_split")
+    source = settings.get("dataset_path")
+    if split and source:
+        what, place = f"the split {split} of {source}", os.path.join(name, f"{split}.jsonl")
+    else:  # a group, or a task that makes its data itself
+        what, place = "the data of its tasks", os.path.join("<task>", "<split>.jsonl")
     flag = "" if folder is not None else ", and name FOLDER as eval_tasks_path"
     return ValueError(
-        f"task {name} must have readable data; got: {_line(error)}. Put the split {split} of {source} "
-        f"into {place} (or .json, .parquet, .csv){flag}; or load it once with a network, and bring "
-        "the hub's cache (HF_HOME) along."
+        f"task {name} must have readable data; got: {_line(error)}. Put {what} into "
+        f"{os.path.join(folder or 'FOLDER', place)} (or .json, .parquet, .csv){flag}; or load it "
+        "once with a network, and bring the hub's cache (HF_HOME) along."
     )
 
 
@@ -270,6 +273,13 @@ def _check(name: str, task: Any) -> None:
         raise ValueError(f"task {name} must have at least one item; got none. Mend its data.")
 
 
-def _set_fewshot(task: Any, num_fewshot: Optional[int]) -> None:
-    task.set_config(key="num_fewshot", value=shots_of(task.get_config("num_fewshot"), num_fewshot))
+def _set_fewshot(name: str, task: Any, num_fewshot: Optional[int]) -> None:
+    shots = shots_of(task.get_config("num_fewshot"), num_fewshot)
+    # One more than that, since the item itself may be among them.
+    if shots and len(examples := list(task.fewshot_docs() or ())) <= shots:
+        raise ValueError(
+            f"num_fewshot must be below the number of examples of task {name}, {len(examples)}; "
+            f"got {shots}. Lower it, or add examples."
+        )
+    task.set_config(key="num_fewshot", value=shots)
     task.set_fewshot_seed(seed=FEWSHOT_SEED)

@@ -53,7 +53,8 @@ def with_local_data(
         num_fewshot: as asked for; see ``shots_of``.
 
     Raises:
-        ValueError: the files are of several kinds, or a split that is needed is not among them.
+        ValueError: the files are of several kinds, one is empty, or a split that is needed is not
+            among them.
     """
     readers = {_READERS[os.path.splitext(file)[1]] for files in splits.values() for file in files}
     if len(readers) > 1:
@@ -72,6 +73,12 @@ def with_local_data(
                 f"data files of task {task} must hold {what}, the split {split}; got "
                 f"{', '.join(sorted(splits))}. Add {split}.jsonl (or .json, .parquet, .csv)."
             )
+    empty = [file for files in splits.values() for file in files if not os.path.getsize(file)]
+    if empty:
+        raise ValueError(
+            f"data files of task {task} must have at least one item; got none in {empty[0]}. "
+            "Fill or remove it."
+        )
     absent = {key: None for key in _SPLIT_KEYS if settings.get(key) not in splits}
     return {
         **settings,

@@ -5,9 +5,11 @@ import pytest
 
 from evaluation.scoring import Passage, Scorer, graph_lengths, graph_rows
 from model_fns import Placement
+from models.losses import IGNORED
 from tests.support import (
     Forward,
     cpus,
+    initial_variables,
     make_config,
     mesh_layout,
     random_variables,
@@ -100,6 +102,34 @@ def test_scores_hang_on_nothing_else(checkpoint, passages, scores, batch_size, k
     for one, other in zip(got, scores):
         assert abs(one.log_probability - other.log_probability) < 1e-5 * one.tokens + 1e-5
         assert one[1:] == other[1:]
+
+
+def test_a_shorter_graph_of_other_layers(tmp_path):
+    """Linear and local attention, experts and rotary positions in half of the window."""
+    config = make_config(
+        n_ctx=WINDOW,
+        attention_types=[[["local", "linear"], 1]],
+        moe_layers=[1],
+        rotary_emb=True,
+        rotary_dim=4,
+        eval_batch_size=1,
+    )
+    random = np.random.default_rng(8)
+    weights = {
+        name: value + random.normal(0, 0.2, value.shape).astype(np.float32)
+        for name, value in initial_variables(config).items()
+        if name != "global_step"
+    }
+    checkpoint = write_checkpoint(tmp_path, weights)
+    ids = random.integers(0, config.n_vocab, 41).tolist()
+    [got] = make_scorer(config, 1, checkpoint).score([Passage(ids[:9], ids[9:])])
+    fed = np.zeros([1, WINDOW], np.int64)
+    fed[0, :40] = ids[:-1]
+    labels = np.full_like(fed, IGNORED)
+    labels[0, 8:40] = ids[9:]
+    nats = Forward(config, checkpoint)(fed, labels)["cross_entropy"].sum()
+    assert abs(got.log_probability + nats) < 1e-3
+    assert nats > 32
 
 
 def test_lengths_of_graphs():

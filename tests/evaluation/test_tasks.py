@@ -260,11 +260,37 @@ def test_data_that_are_not_there(error_of, folder, tmp_path, monkeypatch):
     assert "must be of one kind; got csv, json." in error_of("--tasks", "lambada_openai", *words)
 
 
-def test_items_that_cannot_be_scored(error_of, tmp_path):
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (json.dumps(PIQA[0] | {"sol2": "an" * 99}), "must fit into the window of 32 tokens; got "),
+        (json.dumps({"goal": "an"}), "task piqa must fit its data; got: "),
+        (
+            '{"goal": ',
+            "JSON parse error: Invalid value. in row 0. Mend the task's file or its data",
+        ),
+        ("", "data files of task piqa must have at least one item; got none in "),
+    ],
+)
+def test_items_that_cannot_be_scored(error_of, tmp_path, line, words):
+    path = tmp_path / "tasks" / "piqa" / "validation.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(line)
+    assert words in error_of("--tasks", "piqa", "--set", f"eval_tasks_path={tmp_path / 'tasks'}")
+
+
+def test_solved_examples(run, error_of, folder, tmp_path):
     tasks = tmp_path / "tasks"
-    write_lines(tasks / "piqa" / "validation.jsonl", [PIQA[0] | {"sol2": "an" * 99}])
-    line = error_of("--tasks", "piqa", "--set", f"eval_tasks_path={tasks}")
-    assert line.startswith("the continuation of item 0 of task piqa must fit into the window of 32")
+    write_lines(tasks / "piqa" / "validation.jsonl", PIQA)
+    write_lines(tasks / "piqa" / "train.jsonl", PIQA)
+    words = ["--tasks", "piqa", "--set", f"eval_tasks_path={tasks}"]
+    line = error_of(*words, "--num_fewshot", 2)
+    assert line.startswith(
+        "num_fewshot must be below the number of examples of task piqa, 2; got 2"
+    )
+    code, out, _ = run(*words, "--num_fewshot", 1)
+    assert code == 0
+    assert out.splitlines()[2].endswith(" | 2 | 1 |")
 
 
 def test_a_metric_of_another_library(error_of, tmp_path):
