@@ -357,11 +357,17 @@ REPORTED_STEPS = 2 * STEPS_PER_CHECKPOINT
 
 @pytest.fixture(scope="module")
 def reported(workshop):
-    """The first steps of ``trained`` with evaluation and samples at every checkpoint."""
+    """The first steps of ``trained`` with evaluation, a task and samples at every checkpoint."""
 
     def make():
+        texts = ["the night train was standing at the little", "an old man ran after her hat"]
+        lines = [json.dumps({"text": text}) for text in texts]
+        (workshop.folder / "lambada.jsonl").write_text("\n".join(lines))
+        [[dataset, *rest]] = json.loads((workshop.folder / "base.json").read_text())["datasets"]
         config = workshop.config(
             "reported",
+            datasets=[[dataset | {"lambada_tokens_path": "lambada.jsonl"}, *rest]],
+            eval_tasks=["lambada"],
             train_steps=REPORTED_STEPS,
             eval_steps=2,
             eval_batch_size=3,
@@ -386,9 +392,24 @@ def test_a_run_with_reports_builds_its_graph_once(reported):
     )
 
 
-def test_each_checkpoint_is_evaluated_once(reported, workshop):
+def scores_of(workshop):
+    """(those on held-out records, those of tasks) of the run ``reported``."""
     text = (workshop.run_folder("reported") / "eval_5.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if "loss" in line], [x for x in lines if "loss" not in x]
+
+
+def test_each_checkpoint_is_scored_on_the_task(reported, workshop):
+    _, lines = scores_of(workshop)
+    assert [line["global_step"] for line in lines] == [0, STEPS_PER_CHECKPOINT, REPORTED_STEPS]
+    names = [f"lambada_standard/{name}" for name in ("acc", "perplexity", "token_perplexity")]
+    assert all(line.keys() == {*names, "global_step"} for line in lines)
+    assert lines[0][names[2]] > lines[1][names[2]]
+    assert reported.err.count("tasks {") == 3
+
+
+def test_each_checkpoint_is_evaluated_once(reported, workshop):
+    lines, _ = scores_of(workshop)
     assert [line["global_step"] for line in lines] == [0, STEPS_PER_CHECKPOINT, REPORTED_STEPS]
     for line in lines:
         assert line.keys() == KEYS
@@ -399,8 +420,8 @@ def test_each_checkpoint_is_evaluated_once(reported, workshop):
 
 def test_reports_are_those_of_eval_alone(reported, workshop, program):
     result = program("--model", "reported.json", "--eval", "--sacred_id", "alone")
-    text = (workshop.run_folder("reported") / "eval_5.jsonl").read_text()
-    assert json.loads(result.out) == json.loads(text.splitlines()[-1])
+    lines, _ = scores_of(workshop)
+    assert json.loads(result.out) == lines[-1]
 
 
 def test_each_checkpoint_writes_samples(reported, workshop):
