@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Optional
 if TYPE_CHECKING:
     from tracking.database import Database
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # remote folders are read with TensorFlow
+
 USAGE_ERROR, RUN_ERROR = 2, 1
 
 

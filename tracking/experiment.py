@@ -17,7 +17,7 @@ from configs.schema import Config
 from tracking.metrics import EVALUATION_PREFIX, RunMetrics, now
 from tracking.output import Output
 from tracking.process import TrainingProcess
-from tracking.provenance import experiment_info
+from tracking.provenance import experiment_info, repositories
 from tracking.record import CONFIG_FILE, INFO_FILE, METRICS_FILE, OUTPUT_FILE, Record, read_json
 from tracking.supervisor import USAGE_ERROR, Limits, Outcome, Signs, StopRequest, Supervisor
 from tracking.tensorboard import TensorBoard
@@ -84,6 +84,8 @@ class Experiment:
             record.go_on(number, config)
             with open(os.path.join(record.dir, OUTPUT_FILE), "rb") as file:
                 self._output.begin_with(file.read())
+            if self._arguments.experiment_name:
+                record.run_entry["experiment"]["name"] = self._arguments.experiment_name
             return record, True
         name = self._arguments.experiment_name or _stem(self._arguments.model)
         meta = {"command_line": ["main.py", *self._words], "options": {}}
@@ -155,7 +157,10 @@ class Experiment:
             words = [word for word in words if word not in ("--new", "--yes")]
         process = TrainingProcess(words, self._output, self.record.dir)
         starts = self.record.info.setdefault("starts", [])
-        starts.append({"time": now().isoformat(), "step": self._signs.step, "pid": process.pid})
+        entry = {"time": now().isoformat(), "step": self._signs.step, "pid": process.pid}
+        for repository in repositories():
+            entry["commit"] = repository["commit"]
+        starts.append(entry)
         del starts[:-_KEPT_STARTS]
         self._next_beat = 0.0
         return process

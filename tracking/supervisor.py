@@ -83,7 +83,10 @@ class Outcome:
 
 
 class StopRequest:
-    """SIGINT and SIGTERM, passed on to the training process, as a context manager."""
+    """SIGINT and SIGTERM, passed on to the training process, as a context manager.
+
+    The first makes it save and stop, the second ends it; the third kills it, should it be frozen.
+    """
 
     def __init__(self) -> None:
         self.signals: list[str] = []
@@ -102,7 +105,7 @@ class StopRequest:
     def _handle(self, number: int, unused_frame: Any) -> None:
         self.signals.append(signal.Signals(number).name)
         if self.process is not None:
-            self.process.send(number)
+            self.process.send(number if len(self.signals) < 3 else signal.SIGKILL)
 
 
 def _ending(code: int) -> str:

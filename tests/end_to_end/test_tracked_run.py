@@ -91,6 +91,7 @@ def test_resuming_continues_the_same_record(journey, workshop):
     run, info = (record(workshop, "journey", 1, name) for name in ("run.json", "info.json"))
     assert run["status"] == "COMPLETED"
     assert [start["step"] > STEPS_PER_CHECKPOINT for start in info["starts"]] == [False, True]
+    assert all(len(start.get("commit", "")) in (0, 40) for start in info["starts"])
     output = (workshop.folder / "journey/1/cout.txt").read_text()
     assert "step 1/" in output
     assert "resuming from runs/tracked/model.ckpt-" in output

@@ -148,3 +148,12 @@ def test_a_stop_ends_the_wait_for_a_restart():
     with run.stop:
         assert run.run().status == "INTERRUPTED"
     assert len(run.started) == 1
+
+
+def test_the_third_signal_kills():
+    run = Run()
+    run.stop.process = run
+    with run.stop:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+    assert run.signals == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]
