@@ -36,7 +36,7 @@ def test_a_killed_and_a_frozen_run_end_as_if_nothing_had_been(workshop):
     process = start(
         workshop,
         *("--model", config, "--steps_per_checkpoint", STEPS_PER_CHECKPOINT),
-        *("--heartbeat_timeout", 8, "--restart_wait", 0, "--restarts", 3),
+        *("--heartbeat_timeout", 12, "--restart_wait", 0, "--restarts", 3),
         runs="supervision",
     )
     killed = training_process(workshop, "supervision", process, 1)
@@ -51,7 +51,7 @@ def test_a_killed_and_a_frozen_run_end_as_if_nothing_had_been(workshop):
     assert result.code == 0, result.err
     assert result.err.splitlines()[-1] == "supervision/1: COMPLETED"
     assert "the training process was killed by SIGKILL: restart 1 of 3" in result.err
-    assert "the training process gave no sign of life for 8 s: ending it" in result.err
+    assert "the training process gave no sign of life for 12 s: ending it" in result.err
     assert not is_alive(frozen)
     run = record(workshop, "supervision", 1)
     assert run["status"] == "COMPLETED"
