@@ -43,6 +43,15 @@ InputFn = Callable[[dict[str, Any]], Any]
 SHUFFLE_BUFFER_DOCUMENTS = 1000  # times stitch, as in GPT-Neo
 
 
+def _as_written(input_fn: InputFn) -> InputFn:
+    """``input_fn`` with its functions as they are: none branches on tensors.
+
+    TensorFlow would rewrite each as if it did, and look for what it calls, which takes seconds.
+    """
+    plain = tf.autograph.experimental.do_not_convert(input_fn)
+    return lambda params: plain(params)  # an Estimator looks for an argument of this name
+
+
 def epoch_of_step(
     sources: Sequence[Source], sequences_before: Callable[[int], int]
 ) -> Callable[[int], float]:
@@ -179,6 +188,7 @@ def training_input(config: Config, sources: Sequence[Source], first: int) -> Inp
         inputs shifted by one, and NOT_PREDICTED where the record's ``loss_mask`` is 0.
     """
 
+    @_as_written
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
         batches = _training_batches(config, sources, first)
         pairs = batches.map(lambda inputs, labels: ({"inputs": inputs}, labels))
@@ -206,6 +216,7 @@ def hosts_training_input(
         processor, on its host.
     """
 
+    @_as_written
     def input_fn(params: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         inputs: dict[int, tf.Tensor] = {}
         labels: dict[int, tf.Tensor] = {}
@@ -279,6 +290,7 @@ def evaluation_input(config: Config, sources: Sequence[Source], max_batches: int
         features = {"inputs": _fill(inputs, batch_size), "row_weights": _fill(weights, batch_size)}
         return features, _fill(labels, batch_size)
 
+    @_as_written
     def input_fn(params: dict[str, Any]) -> tf.data.Dataset:
         stream = _sequences_from(sources[0], 0, config).take(sources[0].sequences)
         for source in sources[1:]:

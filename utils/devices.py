@@ -47,12 +47,27 @@ def session_config(devices: Sequence[str]) -> Any:
     """Session options for ``devices``: as many virtual CPUs as they name, GPUs only if named."""
     import tensorflow as tf
 
-    device_count = {} if any(":GPU:" in device.upper() for device in devices) else {"GPU": 0}
+    has_gpu = any(":GPU:" in device.upper() for device in devices)
+    device_count = {} if has_gpu else {"GPU": 0}
     cpus = [int(device.rsplit(":", 1)[1]) for device in devices if ":CPU:" in device.upper()]
     device_count["CPU"] = max(cpus, default=0) + 1
     options = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_count=device_count)
     options.gpu_options.allow_growth = True
+    if not has_gpu:
+        _shorten_optimization(options.graph_options.rewrite_options)
     return options
+
+
+def _shorten_optimization(rewrites: Any) -> None:
+    """Leaves out of TensorFlow's graph optimizer what changes nothing in our graphs on CPUs.
+
+    The rest makes half as many nodes of them in one round. With everything, a training graph of
+    125M parameters takes five seconds instead of two.
+    """
+    rewrites.meta_optimizer_iterations = rewrites.ONE
+    rewrites.memory_optimization = rewrites.NO_MEM_OPT
+    for name in ("layout_optimizer", "remapping", "loop_optimization", "implementation_selector"):
+        setattr(rewrites, name, rewrites.OFF)
 
 
 @dataclass(frozen=True)

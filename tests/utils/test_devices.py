@@ -136,3 +136,10 @@ def test_cpus_are_virtual_and_always_there():
         config.allow_soft_placement = False
         with tf.compat.v1.Session(config=config) as session:
             assert session.run(three) == 3
+
+
+def test_gpus_keep_the_whole_graph_optimizer():
+    """What is left out has been measured on CPUs alone."""
+    plain = tf.compat.v1.ConfigProto().graph_options
+    assert session_config(("device:GPU:0",)).graph_options == plain
+    assert session_config(cpus(2)).graph_options != plain
