@@ -72,7 +72,10 @@ class HeadLoss(mtf.Operation):
         """What one processor holds for a chunk: logits, their gradient, one of the weight."""
         first, end = self.chunk_rows(mesh_impl)[0]
         [vocab] = mesh_impl.slice_shape(mtf.Shape([self._vocab]))
-        logits = 2 * (end - first) * vocab * self.inputs[0].dtype.size
+        dtype = self.inputs[0].dtype
+        logits = 2 * (end - first) * vocab * dtype.size
+        if dtype != tf.float32:  # sums are made in float32
+            logits += 4 * (end - first) * vocab
         return logits + 4 * math.prod(mesh_impl.slice_shape(self.inputs[1].shape))
 
     def chunk_rows(self, mesh_impl: Any) -> list[tuple[int, int]]:
@@ -84,7 +87,10 @@ class HeadLoss(mtf.Operation):
         return [(first, min(first + size, rows)) for first in range(0, rows, size)]
 
     def lower(self, lowering: Any) -> None:
-        """Works through the chunks one after another."""
+        """Works through the chunks one after another, each when both products of the last are made.
+
+        While one of them still runs, its exponentials are held: a third [tokens, vocab].
+        """
         mesh_impl = lowering.mesh_impl(self)
         values = [lowering.tensors[x].to_laid_out_tensor() for x in self.inputs]
         count = len(self._differentiated)
@@ -93,7 +99,8 @@ class HeadLoss(mtf.Operation):
         rest = [mesh_impl.slicewise(_flat, x) for x in values[count : count + 2]]
         ids = values[-1]
         flat_hidden = mesh_impl.slicewise(_token_rows, hidden)
-        losses, d_hidden = [], []
+        losses: list[Any] = []
+        d_hidden: list[Any] = []
         sums: list[Any] = []
         for first, end in self.chunk_rows(mesh_impl):
 
@@ -102,7 +109,7 @@ class HeadLoss(mtf.Operation):
 
             targets, token_weights = (mesh_impl.slicewise(part, x) for x in rest)
             chunk = mesh_impl.slicewise(
-                lambda x, *after: _after(part(x), after), flat_hidden, *sums[:1]
+                lambda x, *after: _after(part(x), after), flat_hidden, *sums[:1], *d_hidden[-1:]
             )
             logits = self._logits(lowering, mesh_impl, chunk, weight)
             with fusing(mesh_impl):
