@@ -20,21 +20,35 @@ def serve(build: Callable[[dict[str, Any]], dict[str, Run]]) -> None:
     """Builds the contender that the first argument describes in JSON, and runs what is asked for.
 
     Standard input holds one name of ``build``'s result per line; each is answered by one line of
-    JSON on standard output: seconds, the value, and the process's largest memory in bytes.
+    JSON on standard output: seconds, those of all its threads together (``cpu_seconds``), the
+    value, and the process's largest memory in bytes.
     """
     answers = sys.stdout
     sys.stdout = sys.stderr  # libraries print
-    began = time.perf_counter()
-    runs = build(json.loads(sys.argv[1]))
-    _answer(answers, seconds=time.perf_counter() - began, value=sorted(runs))
+    runs: dict[str, Run] = {}
+
+    def prepare() -> list[str]:
+        runs.update(build(json.loads(sys.argv[1])))
+        return sorted(runs)
+
+    _answer(answers, prepare)
     for line in sys.stdin:
-        began = time.perf_counter()
-        value = runs[line.strip()]()
-        _answer(answers, seconds=time.perf_counter() - began, value=value)
+        _answer(answers, runs[line.strip()])
 
 
-def _answer(answers: Any, **values: Any) -> None:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    answers.write(json.dumps(values | {"peak_memory_bytes": memory}) + "\n")
+def peak_memory_bytes() -> int:
+    """The largest resident memory that this process has had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _answer(answers: Any, run: Run) -> None:
+    began, cpu_began = time.perf_counter(), time.process_time()
+    value = run()
+    times = {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": time.process_time() - cpu_began,
+    }
+    answer = times | {"value": value, "peak_memory_bytes": peak_memory_bytes()}
+    answers.write(json.dumps(answer) + "\n")
     answers.flush()
