@@ -68,6 +68,7 @@ def evaluate(repo_root):
 def run(evaluate, folder, capsys, tmp_path, monkeypatch):
     """Runs evaluate.py on the model; returns (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
 
