@@ -12,9 +12,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def _report(error: Exception, code: int) -> int:
-    from utils.errors import reason
+    from utils.errors import message
 
-    print(f"convert_checkpoint.py: error: {reason(error)}", file=sys.stderr)
+    print(f"convert_checkpoint.py: error: {message(error)}", file=sys.stderr)
     return code
 
 

@@ -226,14 +226,13 @@ def _end_output() -> int:
 
 
 def _report(error: Exception, debug: bool, code: int) -> int:
-    from configs.errors import ConfigError
-    from utils.errors import reason, remote_host
+    from utils.errors import message, remote_host
     from utils.supervised import leave_trace
 
     leave_trace()
     if debug:
         raise error
-    text = str(error) if isinstance(error, ConfigError) else reason(error)
+    text = message(error)
     host = remote_host(error)
     if host is not None:
         text += f" (on {host})"

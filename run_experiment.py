@@ -80,14 +80,12 @@ def main(argv: Optional[list[str]] = None) -> int:
     Returns:
         0, 1 (failed run), 2 (usage, config), or 128 + the number of the signal that ended it.
     """
-    from configs.errors import ConfigError
-    from utils.errors import reason
+    from utils.errors import message
 
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except ValueError as error:
-        text = str(error) if isinstance(error, ConfigError) else reason(error)
-        print(f"run_experiment.py: error: {text}", file=sys.stderr)
+        print(f"run_experiment.py: error: {message(error)}", file=sys.stderr)
         return USAGE_ERROR
     except OSError as error:
         from utils.files import file_problem

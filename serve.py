@@ -29,8 +29,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     Returns:
         0, 1 (failed run), 2 (usage, config), or 130 (Ctrl-C before the server is there).
     """
-    from configs.errors import ConfigError
-    from utils.errors import reason
+    from utils.errors import message
     from utils.output import escape_what_cannot_be_shown
 
     words = sys.argv[1:] if argv is None else argv
@@ -44,8 +43,7 @@ def main(argv: Optional[list[str]] = None) -> int:
         ours = isinstance(error, (ValueError, RuntimeError, OSError))
         if "--debug" in words or not (ours or type(error).__module__.startswith("tensorflow")):
             raise
-        text = str(error) if isinstance(error, ConfigError) else reason(error)
-        print(f"serve.py: error: {text}", file=sys.stderr)
+        print(f"serve.py: error: {message(error)}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
     return 0
 

@@ -11,6 +11,7 @@ from interop.formats import file_identity, own_steps
 from interop.model import Model, Weights
 from interop.tensors import check_tensors
 from interop.tokenizer_files import tokenizer_of_config
+from utils.errors import there_are
 from utils.stored_config import config_path, read_stored_config
 
 
@@ -49,8 +50,8 @@ def read(folder: str, step: Optional[int], model: Optional[str]) -> Model:
     steps = own_steps(folder)
     if step is not None and step not in steps:
         raise ValueError(
-            f"--step must be that of a checkpoint in {folder}; got {step}, and there are "
-            f"{', '.join(map(str, steps)) or 'none'}. Name one of them."
+            f"--step must be that of a checkpoint in {folder}; got {step}, and "
+            f"{there_are(steps)}. Name another one."
         )
     return Model(
         kind="gpt",

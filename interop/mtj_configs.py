@@ -124,6 +124,31 @@ def _batch_size(values: Mapping[str, Any]) -> int:
     return batch * accumulated * max(cores // shards, 1)
 
 
+def check_division(config: Config, shards: int, folder: str) -> None:
+    """Refuses sizes that cannot be divided among the shards: what each has would be guessed.
+
+    Mesh Transformer JAX divides the rows of the vocabulary, the features and the heads, and begins
+    with none of them unless it comes out even. The four times wider features of the feed-forward
+    layer do when the features do.
+
+    Args:
+        config: of ours.
+        shards: of the checkpoint.
+        folder: of the checkpoint, for the error.
+
+    Raises:
+        ValueError: names every size that is wrong.
+    """
+    names = {ours: theirs for theirs, ours in _SIZES.items()}
+    sizes = {names[key]: getattr(config, key) for key in ("n_vocab", "n_embd", "n_head")}
+    wrong = [f"{name} {size:,}" for name, size in sizes.items() if size % shards]
+    if wrong:
+        raise ValueError(
+            f"{', '.join(sizes)} must be multiples of the {shards} shards in {folder}; got "
+            f"{', '.join(wrong)}. Name the config of this checkpoint with --model."
+        )
+
+
 def check_architecture(config: Config, name: str) -> None:
     """Refuses models that Mesh Transformer JAX has not, whose leaves are unknown.
 

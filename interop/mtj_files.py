@@ -18,7 +18,7 @@ import numpy as np
 
 from interop.hf_files import read_json_object
 from interop.tensors import DTYPES, TensorSpec
-from utils.errors import reason
+from utils.errors import reason, there_are
 
 PIECES = 16
 """Files of a shard."""
@@ -71,8 +71,8 @@ def step_folder(folder: str, step: Optional[int]) -> str:
     if wanted not in steps:
         subject = "--step" if step is not None else f"the step in {meta}"
         raise ValueError(
-            f"{subject} must be that of a checkpoint in {folder}; got {wanted!r:.40}, and there "
-            f"are {', '.join(map(str, steps))}. Name one of them with --step."
+            f"{subject} must be that of a checkpoint in {folder}; got {wanted!r:.40}, and "
+            f"{there_are(steps)}. Name another one with --step."
         )
     return os.path.join(folder, f"step_{wanted}")
 
@@ -95,18 +95,28 @@ class _Place:
 class MtjFiles:
     """The leaves of a step, by shard and position.
 
+    The files of a shard are opened when it is asked for: what is wrong with the number of shards
+    is seen before there are hundreds of headers to read.
+
+    Attributes:
+        folder: of the step.
+        names: of all files, relative to it.
+        shards: their number.
+
     Args:
         folder: of the step.
 
     Raises:
-        ValueError: a file is missing, is no npz file, or is cut short.
+        ValueError: a file is missing.
     """
 
     def __init__(self, folder: str):
         self.folder = folder
         self.names: list[str] = []
-        self._shards: list[list[_Place]] = []
-        for shard in _shard_names(folder):
+        shards = _shard_names(folder)
+        self.shards = len(shards)
+        self._places: list[Optional[list[_Place]]] = [None] * len(shards)
+        for shard in shards:
             names = [os.path.join(shard, f"{number}.npz") for number in range(PIECES)]
             missing = [name for name in names if not os.path.isfile(os.path.join(folder, name))]
             if missing:
@@ -115,17 +125,22 @@ class MtjFiles:
                     f"{', '.join(missing)} in {folder}. Copy them again."
                 )
             self.names += names
-            places = [place for name in names for place in _leaves(os.path.join(folder, name))]
-            self._shards.append(places)
 
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return len(self._shards)
+    def _leaves(self, shard: int) -> list[_Place]:
+        places = self._places[shard]
+        if places is None:
+            names = self.names[shard * PIECES : (shard + 1) * PIECES]
+            paths = [os.path.join(self.folder, name) for name in names]
+            places = self._places[shard] = [place for path in paths for place in _leaves(path)]
+        return places
 
     def specs(self, shard: int) -> list[TensorSpec]:
-        """Shape and number format of the leaves of a shard, in their order."""
-        return [place.spec for place in self._shards[shard]]
+        """Shape and number format of the leaves of a shard, in their order.
+
+        Raises:
+            ValueError: a file is no npz file, or is cut short.
+        """
+        return [place.spec for place in self._leaves(shard)]
 
     def read(self, shard: int, position: int) -> np.ndarray:
         """Reads one leaf; the file's checksum of it is compared.
@@ -133,7 +148,7 @@ class MtjFiles:
         Raises:
             ValueError: it is damaged.
         """
-        place = self._shards[shard][position]
+        place = self._leaves(shard)[position]
         try:
             with zipfile.ZipFile(place.path) as archive, archive.open(place.member) as file:
                 array = np.lib.format.read_array(file, allow_pickle=False)

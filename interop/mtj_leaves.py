@@ -52,7 +52,7 @@ class Leaf:
     merge: Merge
 
     def piece(self, shards: int) -> Shape:
-        """Shape of one shard's part; sizes that cannot be divided are rounded down."""
+        """Shape of one shard's part; ``check_division`` has seen that the sizes divide."""
         if self.merge not in (Merge.ROWS, Merge.COLUMNS):
             return self.shape
         sizes = list(self.shape)

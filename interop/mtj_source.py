@@ -7,6 +7,7 @@ from typing import Optional
 import numpy as np
 
 from configs.schema import Config
+from interop.mtj_configs import check_division
 from interop.mtj_files import MtjFiles
 from interop.mtj_leaves import EMBEDDING, EMBEDDING_BIAS, Leaf, Merge, leaves
 from interop.tensors import DTYPES, TensorSpec, check_tensors
@@ -40,8 +41,10 @@ class MtjSource:
         self._leaves = leaves(config)
         self._positions = {leaf.name: number for number, leaf in enumerate(self._leaves)}
         self._by_variable = {leaf.variable: leaf for leaf in self._leaves if leaf.variable}
-        self.has_optimizer = self._check_count()
+        self.has_optimizer = self._has_optimizer()
         self._check_shards(config)
+        check_division(config, files.shards, files.folder)
+        self._check_counts()
         for shard in range(files.shards):
             self._check_shapes(shard)
         count = len(self._leaves)
@@ -58,24 +61,28 @@ class MtjSource:
             f"{name}{suffix}": spec for suffix in suffixes for name, spec in weights.items()
         }
 
-    def _check_count(self) -> bool:
+    def _has_optimizer(self) -> bool:
         """Whether there is an optimizer, which the number of leaves says."""
         count = len(self._leaves)
         slim, full = count + 1, 3 * count + _SCALARS
-        found = [len(self._files.specs(shard)) for shard in range(self._files.shards)]
-        wrong = [(shard, number) for shard, number in enumerate(found) if number != found[0]]
-        if wrong:
-            raise ValueError(
-                f"all shards must have as many leaves; got {found[0]} in shard_0 and {wrong[0][1]} "
-                f"in shard_{wrong[0][0]} of {self._files.folder}. Copy the files again."
-            )
-        if found[0] not in (slim, full):
+        found = len(self._files.specs(0))
+        if found not in (slim, full):
             raise ValueError(
                 f"a shard must have the {slim} leaves of the config's weights and step, or {full} "
-                f"with its optimizer; got {found[0]} in {self._files.folder}. Name the config of "
+                f"with its optimizer; got {found} in {self._files.folder}. Name the config of "
                 "this model with --model, or copy the files again."
             )
-        return found[0] == full
+        return found == full
+
+    def _check_counts(self) -> None:
+        first = len(self._files.specs(0))
+        for shard in range(1, self._files.shards):
+            number = len(self._files.specs(shard))
+            if number != first:
+                raise ValueError(
+                    f"all shards must have as many leaves; got {first} in shard_0 and {number} in "
+                    f"shard_{shard} of {self._files.folder}. Copy the files again."
+                )
 
     def _first_weight(self) -> int:
         """Position of the first weight: the optimizer is before them."""
@@ -97,17 +104,17 @@ class MtjSource:
             )
 
     def _check_shapes(self, shard: int) -> None:
-        """Compares the shapes of weights and moments, by name."""
+        """Compares the shapes of weights, then of moments, by name."""
         specs, count = self._files.specs(shard), len(self._leaves)
         begins = {"": self._first_weight()}
         if self.has_optimizer:
             begins |= {"mu ": 1, "nu ": 1 + count}
-        got, expected = {}, {}
         for prefix, begin in begins.items():
-            for number, leaf in enumerate(self._leaves):
-                got[f"{prefix}{leaf.name}"] = specs[begin + number]
-                expected[f"{prefix}{leaf.name}"] = leaf.piece(self._files.shards)
-        check_tensors(got, expected, f"{self._files.folder}, shard_{shard}", ())
+            names = [f"{prefix}{leaf.name}" for leaf in self._leaves]
+            got = dict(zip(names, specs[begin : begin + count]))
+            shapes = [leaf.piece(self._files.shards) for leaf in self._leaves]
+            where = f"{self._files.folder}, shard_{shard}"
+            check_tensors(got, dict(zip(names, shapes)), where, ())
         for position in {0, 1 + 2 * count, 3 * count + 2} if self.has_optimizer else {count}:
             if specs[position].dtype.kind not in "iu" or np.prod(specs[position].shape) != 1:
                 raise ValueError(

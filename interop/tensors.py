@@ -21,6 +21,9 @@ DTYPES: dict[str, np.dtype] = {
 OTHER_DTYPE = np.dtype(np.void)
 """Of tensors that are no weights, such as the masks that older models carry along."""
 
+MOST_NAMES = 5
+"""In a message, of each kind of what is wrong."""
+
 Shape = tuple[int, ...]
 _LAYER = re.compile(r"\b(?:h\.?|layer_)(\d+)\b")
 
@@ -128,8 +131,8 @@ def check_tensors(
         ignored: names that may be there and are of no use.
 
     Raises:
-        ValueError: names every tensor that is missing, is one too many, or has another
-            shape or number format.
+        ValueError: says how many tensors are missing, are too many, or have another shape or number
+            format, and names them, those of several layers as one and five at most.
     """
     missing = [name for name in expected if name not in got]
     extra = sorted(got.keys() - expected.keys() - set(ignored))
@@ -153,7 +156,12 @@ def check_tensors(
 
 
 def _counted(what: str, names: Sequence[str]) -> str:
-    return f"{len(names)} {what}: {', '.join(_by_layers(names))}" if names else ""
+    return f"{len(names)} {what}: {first_of(_by_layers(names), MOST_NAMES)}" if names else ""
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first of many names, for a message of one line."""
+    return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
 def _by_layers(names: Sequence[str]) -> list[str]:

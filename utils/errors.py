@@ -1,9 +1,12 @@
-"""What an error of TensorFlow says, without what surrounds it."""
+"""The words of errors; what one of TensorFlow says, without what surrounds it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Optional
+
+from configs.errors import ConfigError
 
 # What stands above a message that comes from another host.
 _ORIGIN = re.compile(r"=+|([A-Z_]+: )?From /job:\S+:")
@@ -27,6 +30,18 @@ def reason(error: Exception) -> str:
         return type(error).__name__
     assertion = _ASSERTION.fullmatch(lines[0])
     return assertion[1] if assertion else lines[0]
+
+
+def message(error: Exception) -> str:
+    """What an entry script says of an error: one line, and one more per fault of a config."""
+    return str(error) if isinstance(error, ConfigError) else reason(error)
+
+
+def there_are(numbers: Sequence[int]) -> str:
+    """What there is to choose from, within an error: ``there are 3, 5``."""
+    if len(numbers) > 1:
+        return f"there are {', '.join(map(str, numbers))}"
+    return f"there is only {numbers[0]}" if numbers else "there is none"
 
 
 def remote_host(error: Exception) -> Optional[str]:

@@ -22,7 +22,7 @@ class RaisingParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises ValueError."""
-        raise ValueError(f"{message}. See {self.prog} --help.")
+        raise ValueError(f"{message.rstrip('.')}. See {self.prog} --help.")
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -93,9 +93,27 @@ def test_leaves_of_another_config(run_folder, refusal):
     assert "optimizer; got 37 in" in line
     line = refusal(d_model=64)
     assert "embedding_shard/linear/w [52, 32] in place of [52, 64]" in line
-    assert "layer_{0,1,2}/linear_5/w [64, 32] in place of [128, 64]" in line
+    assert line.count(" in place of ") == 5  # and the number of all of them
+    assert "35 of another shape: " in line
+    assert len(line) < 800
     line = refusal("--model", DEFAULT_MODEL)
     assert "must have the 287 leaves of the config's weights and step, or 861 with its" in line
+
+
+def test_sizes_that_shards_cannot_divide(run_folder, refusal):
+    """With 103 rows each of two shards would seem to have 51, as those of 102 have."""
+    line = refusal(n_vocab=VOCABULARY - 1)
+    assert "n_vocab, d_model, n_heads must be multiples of the 2 shards in" in line
+    assert "got n_vocab 103. Name the config" in line
+    assert "got n_heads 1. Name the config" in refusal(n_heads=1)
+
+
+def test_shapes_of_weights_are_compared_before_those_of_moments(run_folder, refusal):
+    blank = blank_variables()
+    mtj.write_mtj(run_folder, blank, 2, step=8, moments=(blank, blank))
+    line = refusal(d_model=64)
+    assert " of another shape: " in line
+    assert "mu " not in line
 
 
 def test_shards_of_several_checkpoints(run_folder, refusal):
@@ -137,7 +155,7 @@ def test_steps(run_folder, refusal):
     (run_folder / "meta.json").write_text(json.dumps({"step": 9, "checkpoints": [9]}))
     line = refusal()
     assert "the step in" in line
-    assert "got 9, and there are 7. Name one of them with --step." in line
+    assert "got 9, and there is only 7. Name another one with --step." in line
 
 
 def test_an_optimizer_that_the_config_has_not(run_folder, refusal, tmp_path):

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tests.interop.support import FIXTURES, convert, copy_model, error_of, save_weights, weights
+from tests.interop.support import (
+    FIXTURES,
+    convert,
+    copy_model,
+    error_of,
+    run,
+    save_weights,
+    weights,
+)
 from tests.support import make_config, random_variables, write_checkpoint
 
 
@@ -181,7 +189,7 @@ def test_checkpoints_of_ours_that_are_not_there(tmp_path, capsys):
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(config.to_json_dict()))
     line = error_of(capsys, run_folder, output, "--model", stored, "--step", 8)
-    assert "got 8, and there are 7. Name one of them." in line
+    assert "got 8, and there is only 7. Name another one." in line
     (tmp_path / "other.json").write_text(json.dumps(config.to_json_dict() | {"n_vocab": 23}))
     line = error_of(capsys, run_folder, output, "--model", tmp_path / "other.json")
     assert "1 of another shape: gpt2/wte [22, 14] in place of [23, 14]" in line
@@ -192,6 +200,20 @@ def test_checkpoints_of_ours_that_are_not_there(tmp_path, capsys):
     [data] = run_folder.glob("*.data-*")
     data.write_bytes(data.read_bytes()[:-100])
     assert "must be readable; got:" in error_of(capsys, run_folder, tmp_path / "again")
+
+
+def test_every_problem_of_a_config_is_named(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    write_checkpoint(tmp_path / "run", random_variables(make_config(), seed=3), step=7)
+    (tmp_path / "faulty.json").write_text('{"n_vocab": 0, "n_layers": 2}')
+    words = (tmp_path / "run", tmp_path / "theirs", "--model")
+    assert run(*words, tmp_path / "faulty.json") == 2
+    error = capsys.readouterr().err
+    assert "faulty.json has " in error
+    assert "\n  n_vocab: must be above 0 (got 0)" in error
+    assert "\n  n_layers: is not a known key" in error
+    assert run(*words, "nope") == 2
+    assert "\n  --model: " in capsys.readouterr().err
 
 
 WRONG_FLAGS = [
@@ -205,7 +227,7 @@ WRONG_FLAGS = [
     (("--slim", "--model", "gptj_6B"), "--model must come with another input; got"),
     (("--max_shard_size", "5 bytes"), "must be a size such as 500MB or 5GB; got '5 bytes'"),
     (("--max_shard_size", "0GB"), "must be a size such as 500MB or 5GB; got '0GB'"),
-    (("--step", "-1"), "must be a whole number of at least 0"),
+    (("--step", "-1"), "must be a whole number of at least 0; got '-1'. Change it. See "),
     (("--slimmer",), "unrecognized arguments: --slimmer"),
 ]
 
