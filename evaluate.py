@@ -11,11 +11,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def _report(error: Exception, code: int) -> int:
-    from configs.errors import ConfigError
-    from utils.errors import reason
+    from utils.errors import message
 
-    text = str(error) if isinstance(error, ConfigError) else reason(error)
-    print(f"evaluate.py: error: {text}", file=sys.stderr)
+    print(f"evaluate.py: error: {message(error)}", file=sys.stderr)
     return code
 
 
