@@ -205,13 +205,13 @@ def test_checkpoints_of_ours_that_are_not_there(tmp_path, capsys):
 def test_every_problem_of_a_config_is_named(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     write_checkpoint(tmp_path / "run", random_variables(make_config(), seed=3), step=7)
-    (tmp_path / "faulty.json").write_text('{"n_vocab": 0, "n_layers": 2}')
+    (tmp_path / "faulty.json").write_text('{"n_vocab": 0, "n_layer": 2}')
     words = (tmp_path / "run", tmp_path / "theirs", "--model")
     assert run(*words, tmp_path / "faulty.json") == 2
     error = capsys.readouterr().err
     assert "faulty.json has " in error
     assert "\n  n_vocab: must be above 0 (got 0)" in error
-    assert "\n  n_layers: is not a known key" in error
+    assert "\n  n_head: is required" in error
     assert run(*words, "nope") == 2
     assert "\n  --model: " in capsys.readouterr().err
 
