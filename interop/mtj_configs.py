@@ -127,9 +127,9 @@ def _batch_size(values: Mapping[str, Any]) -> int:
 def check_division(config: Config, shards: int, folder: str) -> None:
     """Refuses sizes that cannot be divided among the shards: what each has would be guessed.
 
-    Mesh Transformer JAX divides the rows of the vocabulary, the features and the heads, and begins
-    with none of them unless it comes out even. The four times wider features of the feed-forward
-    layer do when the features do.
+    Mesh Transformer JAX begins with no sizes that do not come out even. Divided are the rows of the
+    vocabulary, the features, the four times wider features of the feed-forward layer, and the heads
+    of the table of relative positions.
 
     Args:
         config: of ours.
@@ -140,7 +140,8 @@ def check_division(config: Config, shards: int, folder: str) -> None:
         ValueError: names every size that is wrong.
     """
     names = {ours: theirs for theirs, ours in _SIZES.items()}
-    sizes = {names[key]: getattr(config, key) for key in ("n_vocab", "n_embd", "n_head")}
+    keys = ["n_vocab", "n_embd", *["n_head"] * config.relative_position_bias]
+    sizes = {names[key]: getattr(config, key) for key in keys}
     wrong = [f"{name} {size:,}" for name, size in sizes.items() if size % shards]
     if wrong:
         raise ValueError(
