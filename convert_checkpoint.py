@@ -25,6 +25,7 @@ def main(argv: Optional[list[str]] = None) -> int:
         0, 1 (files that cannot be read or written), 2 (usage, input), or 130 (Ctrl-C).
     """
     from interop.command_line import convert, parse_arguments
+    from utils.files import file_problem
     from utils.output import escape_what_cannot_be_shown
 
     arguments = sys.argv[1:] if argv is None else argv
@@ -35,10 +36,14 @@ def main(argv: Optional[list[str]] = None) -> int:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
     try:
         print(convert(parse_arguments(arguments)))
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError) as error:
         if debug:
             raise
         return _report(error, 2 if isinstance(error, ValueError) else 1)
+    except OSError as error:
+        if debug:
+            raise
+        return _report(OSError(file_problem(error, "a file")), 1)
     except Exception as error:
         if debug or not type(error).__module__.startswith("tensorflow"):
             raise

@@ -67,12 +67,17 @@ class Rule:
     check: Callable[[Config], Iterable[str]]
 
 
+def pattern_characters(path: str) -> list[str]:
+    """The characters of a path that TensorFlow reads as parts of a pattern."""
+    return sorted(set(path) & set("*?[\\"))
+
+
 def model_path_is_no_pattern(config: Config) -> Iterator[str]:
     """TensorFlow looks checkpoints up, and deletes old ones, by patterns that begin with the path.
 
     A name that is read as a pattern would find nothing, or files of other runs.
     """
-    odd = sorted(set(config.model_path) & set("*?[\\"))
+    odd = pattern_characters(config.model_path)
     if odd:
         yield problem(
             "model_path",

@@ -13,16 +13,17 @@ import tensorflow as tf
 
 from configs.schema import Config
 from interop import from_hf
-from interop.formats import HF, MTJ, format_of
+from interop.formats import HF, MTJ, format_of, own_steps
 from interop.hf_configs import PADDING_KEY
 from interop.hf_files import read_json_object, weight_files
 from interop.mtj_configs import check_architecture
 from interop.mtj_files import MtjFiles, step_folder
 from interop.mtj_source import MtjSource
 from interop.own_files import GLOBAL_STEP, OwnCheckpoint, is_slot, is_weight
-from interop.tensors import Source, check_tensors
+from interop.tensors import Source, check_tensors, is_finite, warn_of_spoiled
 from update_rules import adafactor, adam
 from utils.checkpoints import check_checkpoint, latest_checkpoint
+from utils.errors import there_are
 from utils.files import is_remote
 from utils.stored_config import (
     MODEL_KEYS,
@@ -78,11 +79,13 @@ class Base:
         )
 
     def _load(self, session: tf.compat.v1.Session, variables: dict[str, tf.Variable]) -> None:
-        begin = time.monotonic()
+        begin, spoiled = time.monotonic(), []
         for name, variable in variables.items():
             value = np.asarray(self.source.read(name), variable.dtype.base_dtype.as_numpy_dtype)
+            spoiled += [] if is_finite(value) else [name]
             # The initializer's own value is replaced: nothing is added to the graph.
             session.run(variable.initializer, {variable.initializer.inputs[1]: value})
+        warn_of_spoiled(spoiled, str(self.config.init_from))
         optimizer = "a new optimizer" if self.config.fresh_opt else "its optimizer"
         LOGGER.info(
             "began with the weights of %s and %s: %s numbers in %.0f s",
@@ -107,9 +110,25 @@ def open_base(config: Config) -> Base:
     checkpoint = path.removesuffix(".index")
     if is_remote(path) or os.path.isfile(f"{checkpoint}.index"):
         return _open_own(config, checkpoint)
+    _check_step_exists(checkpoint)
     kind = format_of(path, "--init_from")
     openers = {HF: _open_hf, MTJ: _open_mtj}
     return openers.get(kind, _open_own)(config, path)
+
+
+def _check_step_exists(checkpoint: str) -> None:
+    """Refuses the name of a checkpoint that a run's folder does not have."""
+    folder, name = os.path.split(checkpoint)
+    if (
+        os.path.exists(checkpoint)
+        or not name.startswith("model.ckpt-")
+        or not os.path.isdir(folder)
+    ):
+        return
+    raise ValueError(
+        f"--init_from must name a checkpoint that exists; got {checkpoint}, and of the steps in "
+        f"{folder} {there_are(own_steps(folder))}. Name another one."
+    )
 
 
 def _open_hf(config: Config, folder: str) -> Base:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 
+from configs.errors import shown
+from configs.rules import pattern_characters
 from interop.formats import FORMATS, HF, MTJ, OWN, TARGETS
 from interop.model import Model
 from interop.tensors import DTYPES
@@ -119,9 +122,12 @@ def convert(options: argparse.Namespace) -> str:
     from interop.hf_configs import hf_architecture
 
     check_local(options.output, "the output")
+    options.output = _lasting(options.output)
     given = format_of(options.input)
     wanted: str = options.to or (HF if given == OWN and not options.slim else OWN)
     _check_flags(options, given, wanted)
+    if wanted == OWN:
+        _check_name(options.output)
     check_place(options.output)
     model = _read(options, given)
     dtype = options.dtype or DEFAULT_DTYPE
@@ -131,6 +137,22 @@ def convert(options: argparse.Namespace) -> str:
     hf_architecture(model.config)  # before tensors are looked at
     most_bytes = options.max_shard_size or _size(DEFAULT_SHARD_SIZE)
     return to_hf.convert(model, options.output, dtype, most_bytes, options.overwrite)
+
+
+def _lasting(folder: str) -> str:
+    """The output folder as a config may name it: absolute if it leads out of this folder."""
+    is_below = os.path.relpath(folder).split(os.sep)[0] != os.pardir
+    return folder if is_below else os.path.abspath(folder)
+
+
+def _check_name(folder: str) -> None:
+    """Refuses what cannot be the model_path of the config that is written."""
+    odd = pattern_characters(folder)
+    if odd:
+        raise ValueError(
+            f"the output folder must not contain {' '.join(map(shown, odd))}, since TensorFlow "
+            f"reads its name as a pattern; got {folder}. Name another one."
+        )
 
 
 def _read(options: argparse.Namespace, given: str) -> Model:

@@ -14,8 +14,8 @@ from typing import Any, Callable, Optional
 
 from tqdm import tqdm
 
-from interop.tensors import Part, Source, Target, checksum
-from utils.files import write_atomically
+from interop.tensors import Part, Source, Target, checksum, is_finite, warn_of_spoiled
+from utils.files import check_writable, missing_folders, write_atomically
 
 LOGGER = logging.getLogger(__name__)
 RECORD_FILE = "conversion.json"
@@ -24,6 +24,7 @@ RECORD_FILE = "conversion.json"
 WORKSHOP = ".conversion"
 _PLAN, _JOURNAL = os.path.join(WORKSHOP, "plan.json"), os.path.join(WORKSHOP, "journal.jsonl")
 _LOCK = "lock"
+_UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
 
 
 def check_place(folder: str) -> None:
@@ -35,8 +36,12 @@ def check_place(folder: str) -> None:
     path = os.path.abspath(folder)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
-    if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
-        why = "permission denied" if os.path.isdir(path) else "it is no folder"
+    why = "" if os.path.isdir(path) else "it is no folder"
+    try:
+        check_writable(os.path.join(folder, RECORD_FILE))
+    except OSError as error:
+        why = why or str(error.strerror)
+    if why:
         raise ValueError(
             f"the output folder must be one that can be made and written; got {folder} "
             f"({path}: {why}). Name another one."
@@ -67,6 +72,12 @@ def _read(folder: str, name: str) -> Optional[dict[str, Any]]:
         ) from error
 
 
+def _size(size_bytes: int) -> str:
+    """A size in the unit that shows it, such as ``12.5 MB``."""
+    unit = next((unit for unit in ("GB", "MB", "kB") if size_bytes >= _UNITS[unit]), "bytes")
+    return f"{size_bytes / _UNITS[unit]:,.1f} {unit}" if unit in _UNITS else f"{size_bytes} bytes"
+
+
 class Output:
     """The output folder of a conversion.
 
@@ -79,6 +90,7 @@ class Output:
     def __init__(self, folder: str, identity: Mapping[str, Any], overwrite: bool):
         self.folder = folder
         self.workshop = os.path.join(folder, WORKSHOP)
+        self._made = missing_folders(folder)
         self._identity = json.loads(json.dumps(identity))
         self._overwrite = overwrite
 
@@ -147,13 +159,15 @@ class Output:
             if os.path.isfile(os.path.join(folder, name))
         )
         free = shutil.disk_usage(place).free
+        begun = _read(self.folder, _PLAN) is not None
         if size_bytes - there > free:
+            if not begun:
+                self.discard()
             raise ValueError(
-                f"the disk must have room for the weights; got {free / 1e9:,.1f} GB free of "
-                f"{(size_bytes - there) / 1e9:,.1f} GB in {self.folder}. Make room, or name "
-                "another folder."
+                f"the disk must have room for the weights; got {_size(free)} free of "
+                f"{_size(size_bytes - there)} in {self.folder}. Make room, or name another folder."
             )
-        if _read(self.folder, _PLAN) is None:
+        if not begun:
             self._write(os.path.join(self.folder, _PLAN), files)
 
     @contextlib.contextmanager
@@ -185,6 +199,15 @@ class Output:
                     os.remove(self._path(name))
         for name in set(os.listdir(self.workshop)) - {_LOCK}:
             os.remove(os.path.join(self.workshop, name))
+
+    def discard(self) -> None:
+        """Leaves nothing of a conversion that cannot be gone on with."""
+        self._clean()
+        shutil.rmtree(self.workshop)
+        for folder in self._made:
+            if not os.path.isdir(folder) or os.listdir(folder):
+                break
+            os.rmdir(folder)
 
     def complete(self, files: Sequence[str]) -> None:
         """Says that the conversion is done."""
@@ -243,10 +266,12 @@ def write_tensors(source: Source, target: Target, parts: Sequence[Part], output:
                 output.note(part, checksums[part.file])
                 bar.update(sizes[part.file])
     written = target.finish(parts)
+    spoiled: list[str] = []
     with _bar("reading back", sizes, 0) as bar:
         for part in parts:
-            _compare(written, part, checksums[part.file], output)
+            spoiled += _compare(written, part, checksums[part.file], output)
             bar.update(sizes[part.file])
+    warn_of_spoiled(spoiled, output.folder)
 
 
 def _bar(words: str, sizes: Mapping[str, int], done: int) -> Any:
@@ -255,11 +280,16 @@ def _bar(words: str, sizes: Mapping[str, int], done: int) -> Any:
     return tqdm(desc=words, total=total, initial=done, unit="B", unit_scale=True, disable=None)
 
 
-def _compare(written: Source, part: Part, checksums: Mapping[str, int], output: Output) -> None:
+def _compare(
+    written: Source, part: Part, checksums: Mapping[str, int], output: Output
+) -> list[str]:
+    """Compares what was written with what was read; returns the tensors that are not finite."""
+    spoiled = []
     for name, spec in part.specs.items():
         try:
             array = written.read(name)
             same = array.shape == spec.shape and checksum(array) == checksums[name]
+            spoiled += [] if is_finite(array) else [name]
         except ValueError:
             same = False
         if not same:
@@ -268,6 +298,7 @@ def _compare(written: Source, part: Part, checksums: Mapping[str, int], output: 
                 f"what was written must be what is read back; got another {name} from "
                 f"{output.folder}. Look at the disk, and run the same command again."
             )
+    return spoiled
 
 
 def parameter_count(source: Source) -> int:
@@ -283,7 +314,7 @@ def run(
     carry: Callable[[], None],
     carried: Sequence[str],
 ) -> int:
-    """Fills the output folder.
+    """Fills the output folder; leaves nothing there if the input turns out to be unusable.
 
     Args:
         source: of the tensors, under the target's names.
@@ -303,7 +334,11 @@ def run(
     files = [*target.files(parts), *texts, *carried, RECORD_FILE]
     with output.held():
         output.begin(files, sum(spec.size_bytes for spec in source.specs.values()))
-        write_tensors(source, target, parts, output)
+        try:
+            write_tensors(source, target, parts, output)
+        except ValueError:  # the input's fault: with any other input the parts are another's
+            output.discard()
+            raise
         carry()
         for name, text in texts.items():
             write_atomically(os.path.join(output.folder, name), text.encode())

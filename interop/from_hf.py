@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any, Optional
 
 import numpy as np
 
+from configs.errors import shown
 from configs.schema import Config
 from data.tokenizers import Tokenizer
 from interop.formats import file_identity
-from interop.hf_configs import architecture_of, to_own_config, to_own_values
+from interop.hf_configs import (
+    EOS_KEY,
+    PADDING_KEY,
+    architecture_of,
+    known_eos_id,
+    to_own_config,
+    to_own_values,
+)
 from interop.hf_files import hf_source, read_json_object, weight_files
 from interop.links import AsOurs, Link
 from interop.model import Model, Weights
 from interop.tensors import DTYPES, Source, check_tensors, checksum
 from interop.tokenizer_files import dataset_entry, is_gpt2, text_tokens, tokenizer_in
 
+LOGGER = logging.getLogger(__name__)
 CONFIG = "config.json"
 # A start for whoever trains on; a config must have them.
 _RUN_KEYS: dict[str, Any] = {"train_steps": 1000, "train_batch_size": 8}
@@ -58,25 +68,46 @@ def own_config(
     """
     tokens = None if tokenizer is None else text_tokens(tokenizer)
     keys = to_own_values(values, path, tokens)
-    count = keys["n_vocab"] - keys.get("vocab_padding", 0)
+    if type(keys["n_vocab"]) is not int or type(keys.get(PADDING_KEY, 0)) is not int:
+        return to_own_config(values, path, _RUN_KEYS | {"model_path": folder}, tokens)  # refused
+    count = keys["n_vocab"] - keys.get(PADDING_KEY, 0)
     if tokens is not None and tokens > count:
         raise ValueError(
             f"the tokenizer must fit into the model's vocabulary of {count}; got {tokens} tokens "
             f"beside {path}. Restore tokenizer.json, or remove it to convert the weights alone."
         )
     run_keys = _RUN_KEYS | {"model_path": folder}
-    if keys.get("eos_id", count) >= count:  # some keep the id of a larger vocabulary
-        eos_id = tokenizer.eos_id if tokenizer is not None else 50256
-        if eos_id is None or eos_id >= count:
-            raise ValueError(
-                f"eos_token_id must be given, the id that ends a document; got none below {count} "
-                f"in {path}. Add it."
-            )
-        run_keys |= {"eos_id": eos_id, "padding_id": eos_id}
+    eos_id = keys.get("eos_id", _end_of(tokenizer, count))
+    if eos_id is not None:
+        run_keys["eos_id"] = eos_id
     if tokenizer is not None and not is_gpt2(tokenizer):
         entry = dataset_entry(tokenizer, folder, keys | run_keys)
-        run_keys["datasets"] = [[entry, None, None, None]]
-    return to_own_config(values, path, run_keys, tokens)
+        run_keys |= {"datasets": [[entry, None, None, None]], "eos_id": entry["eos_id"]}
+    config = to_own_config(values, path, run_keys, tokens)
+    if "eos_id" not in keys:
+        _warn_of_end(values, path, config)
+    return config
+
+
+def _end_of(tokenizer: Optional[Tokenizer], count: int) -> Optional[int]:
+    """The end of text of a tokenizer, if one of ``count`` tokens is."""
+    eos_id = None if tokenizer is None else tokenizer.eos_id
+    return eos_id if eos_id is not None and eos_id < count else None
+
+
+def _warn_of_end(values: dict[str, Any], path: str, config: Config) -> None:
+    """Says what stands for an id that a model's config has not; its weights are what they are."""
+    end = known_eos_id(config)
+    got = "leaves eos_id out" if end is None else f"gets eos_id {end}"
+    LOGGER.warning(
+        "%s in %s is %s, no id of the %s tokens: the converted config %s; correct it if documents "
+        "end otherwise",
+        EOS_KEY,
+        path,
+        shown(values.get(EOS_KEY)) if EOS_KEY in values else "not there",
+        f"{config.token_count:,}",
+        got,
+    )
 
 
 def read(folder: str, output_folder: str) -> Model:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Optional
 
 from configs.schema import Config
 from interop.formats import file_identity
 from interop.model import Model, Weights
 from interop.mtj_configs import DEFAULT_MODEL, mtj_config
-from interop.mtj_files import MtjFiles, step_folder
+from interop.mtj_files import STEP_FOLDER, MtjFiles, step_folder
 from interop.mtj_source import MtjSource
 from interop.tokenizer_files import tokenizer_of_config
 
@@ -48,6 +49,15 @@ def _open(place: str, config: Config, shards: int, model: str) -> Weights:
             f"got {files.shards} in {place}. Copy the rest, or name the config of this model."
         )
     source = MtjSource(files, config)
+    match = STEP_FOLDER.fullmatch(os.path.basename(os.path.abspath(place)))
+    if match is not None and int(match[1]) != source.step:
+        LOGGER.warning(
+            "%s is called the step %s, and its state says that the weights have seen %d updates, "
+            "which is what counts",
+            place,
+            match[1],
+            source.step,
+        )
     identity = file_identity(place, files.names)
     if not source.has_optimizer:
         return Weights(source, source.step, identity)

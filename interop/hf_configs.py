@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, Optional
 
+from configs.datasets import GPT2_EOS_ID
 from configs.effects import inert_keys
 from configs.errors import ConfigError, closest, shown
 from configs.load import parse_config
@@ -42,6 +44,7 @@ _ACTIVATIONS = {
 # Initial values and noise of training, which weights do not depend on.
 _FREE_KEYS = {"embed_dropout", "attn_dropout", "res_dropout", "scale_by_depth", "scale_by_in",
               "initializer", "activation_function"}  # fmt: skip
+EOS_KEY, PADDING_ID_KEY = "eos_token_id", "pad_token_id"
 PADDING_KEY = "vocab_padding"
 """Our key, which is kept in ``config.json``: transformers keeps keys that it does not know."""
 
@@ -62,11 +65,26 @@ def architecture_of(values: Mapping[str, Any], path: str) -> Architecture:
     )
 
 
-def _refuse(path: str, key: str, rule: str, got: Any) -> ValueError:
-    return ValueError(
-        f"{key} must be {rule} to be converted; got {shown(got)} in {path}. There is no such "
-        "model here."
-    )
+@dataclass(frozen=True)
+class _Fault:
+    """A key that stands against a conversion: what it must be, and what it is."""
+
+    key: str
+    rule: str
+    got: Any
+
+
+def _refuse(path: str, faults: Sequence[_Fault]) -> None:
+    """Names all faults at once.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if not faults:
+        return
+    rules = "; ".join(f"{fault.key} must be {fault.rule}" for fault in faults)
+    got = ", ".join(shown(fault.got) for fault in faults)
+    raise ValueError(f"{rules} to be converted; got {got} in {path}. There is no such model here.")
 
 
 def to_own_values(
@@ -83,46 +101,53 @@ def to_own_values(
         ValueError: the model cannot be expressed.
     """
     model = architecture_of(values, path)
-    ours: dict[str, Any] = {}
-    for key, (theirs, default) in model.keys.items():
-        value = values.get(theirs, default)
-        if value is REQUIRED or value is None:
-            raise _refuse(path, theirs, "given", None)
-        ours[key] = value
-    _check_fixed_parts(model, values, path, ours["n_embd"])
+    given = {ours: values.get(theirs, default) for ours, (theirs, default) in model.keys.items()}
+    missing = [ours for ours, value in given.items() if value is REQUIRED or value is None]
+    faults = [_Fault(model.keys[ours][0], "given", None) for ours in missing]
+    faults += _fixed_parts(model, values, given["n_embd"])
     name = values.get("activation_function", "gelu_new")
-    if name not in _ACTIVATIONS:
-        raise _refuse(path, "activation_function", f"one of {', '.join(_ACTIVATIONS)}", name)
-    ours |= {**model.fixed, "activation_function": _ACTIVATIONS[name]}
+    if name not in tuple(_ACTIVATIONS):  # compared, since JSON has values that cannot be hashed
+        faults.append(_Fault("activation_function", f"one of {', '.join(_ACTIVATIONS)}", name))
+    _refuse(path, faults)
+    ours = {**given, **model.fixed, "activation_function": _ACTIVATIONS[name]}
     if not values.get("tie_word_embeddings", model.tied):
         ours |= {"no_weight_tie": True, "final_norm": True}
-    padding = values.get(PADDING_KEY)
+    padding, rows = values.get(PADDING_KEY), ours["n_vocab"]
+    if type(rows) is not int:  # which the check of the config says
+        return ours
     if padding is None and tokens is not None:
-        padding = max(ours["n_vocab"] - tokens, 0)
+        padding = max(rows - tokens, 0)
     if padding:
         ours[PADDING_KEY] = padding
-    return ours | _special_ids(values)
+    return ours | _special_ids(values, rows - (padding if type(padding) is int else 0))
 
 
-def _check_fixed_parts(
-    model: Architecture, values: Mapping[str, Any], path: str, width: int
-) -> None:
+def _fixed_parts(model: Architecture, values: Mapping[str, Any], width: Any) -> list[_Fault]:
     only = {"layer_norm_epsilon": EPSILON, "quantization_config": None} | dict(model.only)
-    for key, wanted in only.items():
-        if values.get(key, wanted) != wanted:
-            raise _refuse(path, key, shown(wanted), values[key])
+    faults = [
+        _Fault(key, shown(wanted), values[key])
+        for key, wanted in only.items()
+        if values.get(key, wanted) != wanted
+    ]
     inner = values.get(model.inner_key)
-    if inner not in (None, FEED_FORWARD_EXPANSION * width):
+    # A width that is no number is said elsewhere.
+    if type(width) is int and inner not in (None, FEED_FORWARD_EXPANSION * width):
         rule = f"null or {FEED_FORWARD_EXPANSION} times the width {width}"
-        raise _refuse(path, model.inner_key, rule, inner)
+        faults.append(_Fault(model.inner_key, rule, inner))
+    return faults
 
 
-def _special_ids(values: Mapping[str, Any]) -> dict[str, int]:
+def _special_ids(values: Mapping[str, Any], count: int) -> dict[str, int]:
+    """Those ids of a ``config.json`` that are ids of one of ``count`` tokens."""
     ids = {}
-    for key, theirs in (("eos_id", "eos_token_id"), ("padding_id", "pad_token_id")):
-        value = values.get(theirs)
+    # What transformers takes where the key is not there.
+    for key, theirs, default in (
+        ("eos_id", EOS_KEY, GPT2_EOS_ID),
+        ("padding_id", PADDING_ID_KEY, None),
+    ):
+        value = values.get(theirs, default)
         value = value[0] if isinstance(value, list) and value else value
-        if type(value) is int and value >= 0:
+        if type(value) is int and 0 <= value < count:
             ids[key] = value
     if "eos_id" in ids:
         ids.setdefault("padding_id", ids["eos_id"])
@@ -230,18 +255,25 @@ def to_hf_values(config: Config, dtype: str) -> dict[str, Any]:
     }
     if config.vocab_padding:
         values[PADDING_KEY] = config.vocab_padding
-    if config.eos_id < config.token_count:
-        values |= {"bos_token_id": config.eos_id, "eos_token_id": config.eos_id}
+    # transformers has ids of its own in place of keys that are not there.
+    eos_id = known_eos_id(config)
+    values |= {"bos_token_id": eos_id, EOS_KEY: eos_id}
     if config.padding_id < config.token_count:
-        values["pad_token_id"] = config.padding_id
+        values[PADDING_ID_KEY] = config.padding_id
     return values
+
+
+def known_eos_id(config: Config) -> Optional[int]:
+    """The id that ends a document; None if no token of the vocabulary has it."""
+    return config.eos_id if config.eos_id < config.token_count else None
 
 
 def generation_values(config: Config) -> dict[str, Any]:
     """The content of ``generation_config.json``: rows that no token has are never drawn."""
     values: dict[str, Any] = {"_from_model_config": True}
-    if config.eos_id < config.token_count:
-        values |= {"bos_token_id": config.eos_id, "eos_token_id": config.eos_id}
+    eos_id = known_eos_id(config)
+    if eos_id is not None:
+        values |= {"bos_token_id": eos_id, EOS_KEY: eos_id}
     if config.vocab_padding:
         values["suppress_tokens"] = list(range(config.token_count, config.n_vocab))
     return values

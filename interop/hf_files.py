@@ -14,13 +14,15 @@ import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on, which safet
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from interop.tensors import DTYPES, OTHER_DTYPE, Source, TensorSpec
+from interop.tensors import DTYPES, MOST_NAMES, OTHER_DTYPE, Source, TensorSpec, first_of
 from utils.errors import reason
 
 LOGGER = logging.getLogger(__name__)
 SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
 _TORCH, _TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHT_FILES = (SAFETENSORS, SAFETENSORS_INDEX, _TORCH, _TORCH_INDEX)
+# How PyTorch says that a file would call something.
+_CODE = ("unsupported GLOBAL", "Unsupported global", "unrecognized function", "Unsupported class")
 _SAFETENSORS_DTYPES = {"F32": "fp32", "BF16": "bf16", "F16": "fp16"}
 
 
@@ -72,7 +74,7 @@ def _shards(folder: str, index: str) -> list[str]:
     if missing:
         raise ValueError(
             f"every shard that {path} names must be there; got {len(missing)} of {len(names)} "
-            f"missing: {', '.join(missing)}. Download them."
+            f"missing: {first_of(missing, MOST_NAMES)}. Download them."
         )
     return names
 
@@ -92,7 +94,7 @@ def hf_source(folder: str) -> Source:
         if lost:
             raise ValueError(
                 f"shards must hold the tensors that {index} names; got {len(lost)} in none of "
-                f"them: {', '.join(lost)}. Download the shards again."
+                f"them: {first_of(lost, MOST_NAMES)}. Download the shards again."
             )
     return source
 
@@ -193,7 +195,15 @@ def _load_torch(path: str, mapped: bool) -> Mapping[str, Any]:
         values = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     # What the reader raises depends on where the file ends: pickle's, zip's and its own errors.
     except Exception as error:
-        raise _unreadable(path, error) from error
+        if any(words in str(error) for words in _CODE):
+            raise ValueError(
+                f"{path} must hold tensors alone; got a file with code, which is not run. Take "
+                "model.safetensors, or the file that save_pretrained writes."
+            ) from error
+        raise ValueError(
+            f"{path} must be a whole file of PyTorch; got {os.path.getsize(path):,} bytes that "
+            "PyTorch cannot read. Download it again."
+        ) from error
     if not isinstance(values, dict) or not all(hasattr(item, "dtype") for item in values.values()):
         raise ValueError(
             f"{path} must hold tensors by name; got {type(values).__name__}. Take the file that "

@@ -23,7 +23,7 @@ from utils.errors import reason, there_are
 PIECES = 16
 """Files of a shard."""
 
-_STEP = re.compile(r"step_(\d{1,18})")
+STEP_FOLDER = re.compile(r"step_(\d{1,18})")
 _SHARD = re.compile(r"shard_(\d{1,6})")
 _RAW_BFLOAT16 = np.dtype("V2")
 _DAMAGES = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
@@ -40,7 +40,7 @@ def _is_step(folder: str) -> bool:
 
 def mtj_steps(folder: str) -> list[int]:
     """Steps of the checkpoints in a folder, in order."""
-    found = map(_STEP.fullmatch, os.listdir(folder))
+    found = map(STEP_FOLDER.fullmatch, os.listdir(folder))
     names = {match[0]: int(match[1]) for match in found if match is not None}
     return sorted(step for name, step in names.items() if os.path.isdir(os.path.join(folder, name)))
 
@@ -57,7 +57,7 @@ def step_folder(folder: str, step: Optional[int]) -> str:
     """
     steps = mtj_steps(folder)
     if not steps:
-        match = _STEP.fullmatch(os.path.basename(os.path.abspath(folder)))
+        match = STEP_FOLDER.fullmatch(os.path.basename(os.path.abspath(folder)))
         if step is not None and (match is None or int(match[1]) != step):
             raise ValueError(
                 f"--step must be left out for the folder of one step; got {step} and {folder}. "

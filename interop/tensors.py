@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Protocol
 import ml_dtypes
 import numpy as np
 
+LOGGER = logging.getLogger(__name__)
 DTYPES: dict[str, np.dtype] = {
     "fp32": np.dtype(np.float32),
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -104,6 +106,27 @@ def checksum(array: np.ndarray) -> int:
     """CRC-32 of the bytes of an array in C order."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return zlib.crc32(flat.view(np.uint8).data)
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Whether no number is NaN or infinite, without another array of that size."""
+    if array.dtype not in DTYPES.values():
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(array.sum(dtype=np.float32)):
+            return True  # the sum of anything with NaN or infinity is neither
+    return all(np.isfinite(row).all() for row in np.atleast_1d(array))
+
+
+def warn_of_spoiled(names: Sequence[str], where: str) -> None:
+    """Says which tensors are not finite, if any are: a model of them computes nothing of use."""
+    if names:
+        LOGGER.warning(
+            "%d of the tensors of %s hold NaN or infinity: %s",
+            len(names),
+            where,
+            first_of(names, 3),
+        )
 
 
 def grouped(specs: Mapping[str, TensorSpec], most_bytes: int) -> list[dict[str, TensorSpec]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from functools import partial
 
@@ -10,13 +11,14 @@ from data.model_card import CARD_FILE, data_lines, description, result_lines, ti
 from interop.conversion import Output, parameter_count, run
 from interop.formats import HF
 from interop.hf_architectures import Architecture
-from interop.hf_configs import generation_values, hf_architecture, to_hf_values
+from interop.hf_configs import generation_values, hf_architecture, known_eos_id, to_hf_values
 from interop.hf_target import HfTarget
 from interop.links import AsTheirs, Link
 from interop.model import Model
 from interop.tensors import DTYPES, Source, check_tensors
 from interop.tokenizer_files import FILES, carry
 
+LOGGER = logging.getLogger(__name__)
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 
 
@@ -67,6 +69,9 @@ def convert(model: Model, output_folder: str, dtype: str, most_bytes: int, overw
         CARD_FILE: _card(model, theirs, weights.step, parameters, dtype),
         _CONFIG: json.dumps(to_hf_values(config, DTYPES[dtype].name), indent=2) + "\n",
     }
+    if known_eos_id(config) is None:
+        LOGGER.warning("no eos_id is known among the %s tokens: %s of %s says null",
+                       f"{config.token_count:,}", _CONFIG, output_folder)  # fmt: skip
     carried = partial(carry, model.folder, output_folder, model.tokenizer, config)
     count = run(view, target, output, texts, carried, FILES)
     slots = "; optimizer slots are left out" if any(map(is_slot, state)) else ""

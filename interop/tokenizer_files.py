@@ -95,7 +95,8 @@ def carry(source: str, target: str, tokenizer: Optional[Tokenizer], config: Conf
         LOGGER.warning("%s has no tokenizer, and neither has what was made of it", source)
         return
     by_id = {number: token for token, number in tokenizer.vocabulary.items()}
-    special = {"bos_token": by_id[config.eos_id], "eos_token": by_id[config.eos_id]}
+    end = by_id.get(config.eos_id)
+    special = {} if end is None else {"bos_token": end, "eos_token": end}
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.n_ctx,

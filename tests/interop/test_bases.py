@@ -54,6 +54,13 @@ def test_updates_of_a_base_of_a_base_count(base, kept, tmp_path):
     assert second.config.earlier_updates == 3 + 1
 
 
+def test_a_step_that_is_not_there(base, tmp_path):
+    folder = base[1].rpartition("/")[0]
+    config = run_config(tmp_path, init_from=f"{folder}/model.ckpt-777", **base[0])
+    with pytest.raises(ValueError, match=r"got .*model\.ckpt-777, and of the steps in .* there"):
+        open_base(config)
+
+
 def test_another_optimizer_is_refused(base, tmp_path):
     keys, checkpoint, _ = base
     [other] = OPTIMIZERS.keys() - {keys["opt_name"]}

@@ -8,7 +8,7 @@ import pytest
 
 from interop.mtj_configs import DEFAULT_MODEL
 from tests.interop import mtj
-from tests.interop.support import error_of
+from tests.interop.support import convert, error_of
 from tests.interop.test_mtj import SPARE, THEIR_CONFIG
 
 WIDTH, LAYERS = THEIR_CONFIG["d_model"], THEIR_CONFIG["layers"]
@@ -155,6 +155,12 @@ def test_steps(run_folder, refusal):
     line = refusal()
     assert "the step in" in line
     assert "got 9, and there is only 7. Name another one with --step." in line
+
+
+def test_a_folder_of_another_step(run_folder, tmp_path, caplog):
+    (run_folder / "step_7").rename(run_folder / "step_8")
+    convert(run_folder, tmp_path / "ours", "--model", tmp_path / "theirs.json")
+    assert "is called the step 8, and its state says that the weights have seen 7 up" in caplog.text
 
 
 def test_an_optimizer_that_the_config_has_not(run_folder, refusal, tmp_path):

@@ -55,7 +55,15 @@ WRONG_KEYS = [
     ("gpt2", {"n_layer": None}, "n_layer must be given to be converted; got null"),
     ("gpt2", {"model_type": "gpt_2"}, "got \"gpt_2\" in "),
     ("gpt2", {"model_type": "llama"}, "must be one of gpt2, gpt_neo, gptj; got \"llama\""),
-    ("gpt2", {"eos_token_id": None}, "eos_token_id must be given"),
+    ("gpt2", {"n_embd": "24"}, "n_embd: must be a whole number (got \"24\")"),
+    ("gpt2", {"vocab_size": "97"}, "n_vocab: must be a whole number (got \"97\")"),
+    ("gpt2", {"vocab_padding": "3"}, "vocab_padding: must be a whole number"),
+    (
+        "gpt2",
+        {"n_head": None, "layer_norm_epsilon": 1e-6, "scale_attn_by_inverse_layer_idx": True},
+        "n_head must be given; layer_norm_epsilon must be 1e-05; scale_attn_by_inverse_layer_idx "
+        "must be false to be converted; got null, 1e-06, true in",
+    ),
     ("gpt_neo", {"intermediate_size": 95}, "intermediate_size must be null or 4 times"),
     ("gpt_neo", {"num_heads": 5}, "n_embd: must be a multiple of n_head 5"),
     ("gpt_neo", {"attention_types": [[["global"], 3]]}, "attention_types: must expand to"),
@@ -127,6 +135,10 @@ def test_an_output_folder_that_holds_something_else(folder, tmp_path, capsys):
         assert "which holds thesis.tex. Name another one." in line
     assert "it is no folder" in error_of(capsys, folder, occupied / "thesis.tex" / "deeper")
     assert "must be empty" in error_of(capsys, folder, folder)
+    line = error_of(capsys, folder, tmp_path / "a%20b*[x]{y}")
+    assert 'the output folder must not contain "*" "[", since TensorFlow reads' in line
+    line = error_of(capsys, folder, "/proc/none")  # where no one can write
+    assert "the output folder must be one that can be made and written; got /proc/none" in line
     assert (occupied / "thesis.tex").read_text() == "mine"
 
 

@@ -6,6 +6,7 @@ import shutil
 import ml_dtypes
 import numpy as np
 import pytest
+from transformers import AutoConfig
 
 from configs.load import load_config
 from tests.interop.support import (
@@ -83,7 +84,48 @@ def test_numbers_that_a_format_has_not_are_refused(fixtures_dir, tmp_path, capsy
     assert (
         "got a number in gpt2/h1/norm_2/b that float16 has not. Use --dtype bf16 or fp32." in line
     )
-    convert(*words[:2], "--dtype", "bf16", "--overwrite")
+    assert not (tmp_path / "half").exists()
+    convert(*words[:2], "--dtype", "bf16")
+
+
+def test_numbers_that_are_none_are_named(fixtures_dir, tmp_path, caplog):
+    folder = copy_model(fixtures_dir, "gpt_neo", tmp_path / "model")
+    tensors = weights(folder)
+    for layer in range(4):
+        tensors[f"transformer.h.{layer}.ln_2.bias"][5] = (np.nan, np.inf, -np.inf, 0)[layer]
+    tensors["transformer.ln_f.weight"][:] = 3e38  # the sum is beyond float32, the numbers are not
+    save_weights(folder, tensors)
+    convert(folder, tmp_path / "ours")
+    names = ", ".join(f"gpt2/h{layer}/norm_2/b" for layer in range(3))
+    assert f"3 of the tensors of {tmp_path / 'ours'} hold NaN or infinity: {names}\n" in caplog.text
+
+
+def test_a_model_without_an_end_of_documents(fixtures_dir, tmp_path, caplog):
+    """Its weights go there and back; transformers must not take GPT-2's id for it."""
+    ids = {"eos_token_id": 5000, "pad_token_id": 7000}
+    folder = copy_model(fixtures_dir, "gpt2", tmp_path / "model", **ids)
+    convert(folder, tmp_path / "ours")
+    assert "is 5000, no id of the 97 tokens: the converted config leaves eos_id out" in caplog.text
+    assert "eos_id" not in json.loads((tmp_path / "ours" / "config.json").read_text())
+    convert(tmp_path / "ours", tmp_path / "back")
+    assert "no eos_id is known among the 97 tokens: config.json of" in caplog.text
+    values = AutoConfig.from_pretrained(tmp_path / "back")
+    assert (values.bos_token_id, values.eos_token_id) == (None, None)
+    convert(tmp_path / "back", tmp_path / "again")
+    assert_same(
+        read_checkpoint(str(tmp_path / "again" / "model.ckpt-0")),
+        read_checkpoint(str(tmp_path / "ours" / "model.ckpt-0")),
+    )
+
+
+def test_a_config_names_a_folder_elsewhere_by_its_whole_path(fixtures_dir, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    source = fixtures_dir / FIXTURES["gpt2"]
+    for given, written in (("below/ours", "below/ours"), ("../ours", str(tmp_path / "ours"))):
+        convert(source, given)
+        with open(f"{given}/config.json") as file:
+            assert json.load(file)["model_path"] == written
 
 
 @pytest.mark.parametrize("size", ["20KB", "1"])

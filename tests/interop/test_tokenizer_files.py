@@ -75,6 +75,15 @@ def test_files_that_are_there_are_copied_as_they_are(model, tmp_path):
         assert (tmp_path / "back" / name).read_bytes() == (model / name).read_bytes()
 
 
+def test_an_id_outside_of_the_vocabulary(model, tmp_path, caplog):
+    """The tokenizer says what ends a document; without such a token it is a guess that is told."""
+    values = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(values | {"eos_token_id": 5000}))
+    convert(model, tmp_path / "ours")
+    assert "is 5000, no id of the 97 tokens: the converted config gets eos_id 96;" in caplog.text
+    assert load_config(str(tmp_path / "ours" / "config.json")).eos_id == 96
+
+
 def test_vocabulary_and_merges(model, tmp_path):
     """The older pair of files; the end of the text is one of its tokens."""
     backend = small_tokenizer(97)

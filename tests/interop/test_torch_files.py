@@ -1,6 +1,7 @@
 """pytorch_model.bin, which models had before safetensors."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -64,11 +65,30 @@ def test_damaged_files_and_other_contents(folder, tmp_path, capsys):
     path = folder / "pytorch_model.bin"
     torch.save(tensors_of(folder), path)
     content = path.read_bytes()
-    for damaged in (content[: len(content) // 2], b"", b"PK\3\4 and then nothing"):
+    for damaged in (content[: len(content) // 2], b"", b"PK\3\4 and then nothing", b"hello" * 9):
         path.write_bytes(damaged)
-        assert f"{path} must be whole and readable" in error_of(capsys, folder, tmp_path / "o")
+        words = f"{path} must be a whole file of PyTorch; got {len(damaged):,} bytes that PyTorch"
+        assert words in error_of(capsys, folder, tmp_path / "o")
     torch.save([torch.zeros(2)], path)
     assert f"{path} must hold tensors by name" in error_of(capsys, folder, tmp_path / "o")
+
+
+class Code:
+    """What a pickle calls when it is read by others."""
+
+    def __reduce__(self):
+        return os.mkdir, ("called",)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_is_not_run(zipped, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = folder / "pytorch_model.bin"
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Code()}, path, _use_new_zipfile_serialization=zipped)
+    line = error_of(capsys, folder, tmp_path / "o")
+    assert f"{path} must hold tensors alone; got a file with code, which is not run." in line
+    assert not (tmp_path / "called").exists()
 
 
 def test_without_pytorch(folder, tmp_path, capsys, monkeypatch):
