@@ -237,5 +237,5 @@ def test_a_disk_without_room(model, tmp_path, monkeypatch, capsys):
     usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     line = error_of(capsys, model, tmp_path / "output")
-    assert "the disk must have room for the weights; got 0.0 GB free of 0.0 GB" in line
+    assert "the disk must have room for the weights; got 10.0 kB free of 70.4 kB" in line
     assert not list((tmp_path / "output").glob("model*"))
