@@ -47,10 +47,7 @@ def export_model(config: Config, checkpoint: str, base: Optional[str] = None) ->
     step = checkpoint_step(checkpoint)
     folder = os.path.join(base, str(step))
     if tf.io.gfile.exists(folder):
-        raise ValueError(
-            "an exported version must not be overwritten, a server may have it open; got "
-            f"{folder}, which exists. Delete it, or name another folder with --out."
-        )
+        raise _taken(folder)
     if tf.io.gfile.exists(base) and not tf.io.gfile.isdir(base):
         raise ValueError(f"--out must be a folder; got the file {base}. Name another one.")
     tokenizer = tokenizer_of(config)
@@ -77,12 +74,24 @@ def export_model(config: Config, checkpoint: str, base: Optional[str] = None) ->
     try:
         session.save(unfinished, signatures)
         _write_extra_assets(unfinished, config, step, session.parameters, tokenizer)
-        tf.io.gfile.rename(unfinished, folder)
+        if tf.io.gfile.exists(folder):  # another process was faster
+            raise _taken(folder)
+        try:
+            tf.io.gfile.rename(unfinished, folder)
+        except tf.errors.AlreadyExistsError as error:
+            raise _taken(folder) from error
     finally:
         session.close()
         if tf.io.gfile.exists(unfinished):
             tf.io.gfile.rmtree(unfinished)
     return folder
+
+
+def _taken(folder: str) -> ValueError:
+    return ValueError(
+        "an exported version must not be overwritten, a server may have it open; got "
+        f"{folder}, which exists. Delete it, or name another folder with --out."
+    )
 
 
 def rows_of(config: Config) -> int:
