@@ -84,7 +84,11 @@ def predict(config: Config, arguments: argparse.Namespace) -> Generator[str, Non
             return
         yield _READY
         for typed in typed_prompts(terminal):
-            yield from _answer(engine, typed, sampling, samples, with_prompt=False)
+            if typed is not None:
+                try:
+                    yield from _answer(engine, typed, sampling, samples, with_prompt=False)
+                except KeyboardInterrupt:  # ends this text; at the next prompt, the session
+                    yield "\n"
             yield _READY
     finally:
         engine.close()

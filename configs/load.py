@@ -59,6 +59,14 @@ def load_config(
     """
     path = find_config(name_or_path)
     values, problems = read_json(path)
+    if "model_type" in values and "n_vocab" not in values:
+        theirs = problem(
+            "model_type",
+            "is a key of Hugging Face's configs",
+            values["model_type"],
+            "make a folder with a config of this project of it with convert_checkpoint.py",
+        )
+        raise ConfigError([theirs], str(path))
     return _resolve(
         values,
         overrides,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import BinaryIO, Optional
 
+LOGGER = logging.getLogger(__name__)
 DEFAULT_PROMPT = (
     "The night train had been standing at the little mountain station for an hour when the "
     "conductor finally came through the cars and told us what was on the line."
@@ -42,17 +44,18 @@ def read_prompt(path: Optional[str], standard_input: Optional[BinaryIO] = None) 
     return text[:-1] if text.endswith("\n") else text
 
 
-def typed_prompts(terminal: BinaryIO) -> Iterator[str]:
+def typed_prompts(terminal: BinaryIO) -> Iterator[Optional[str]]:
     """Lines as they are typed, up to an empty one or the end of the input (Ctrl-D).
 
-    Raises:
-        ValueError: a line is no UTF-8.
+    Yields:
+        A line; None for one that is no UTF-8, of which the log tells.
     """
     while line := terminal.readline().rstrip(b"\r\n"):
         try:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise _unreadable("standard input", error) from error
+            LOGGER.warning("the line must be UTF-8; got %r (%s). Type it again.", line[:40], error)
+            yield None
 
 
 def _unreadable(source: str, error: Exception) -> ValueError:

@@ -31,7 +31,7 @@ async def page() -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
 
-@ROUTER.get("/healthz")
+@ROUTER.api_route("/healthz", methods=["GET", "HEAD"])  # HEAD: load balancers
 async def health(request: Request) -> Any:
     """Whether requests are answered: the model is loaded before the server is there."""
     service: Service = request.app.state.service

@@ -82,7 +82,9 @@ def parse_fields(body: bytes, model: type[Fields]) -> Fields:
     try:
         values, repeated = parse_json(body.decode("utf-8"))
     except ValueError as error:  # those of Unicode and JSON among them
-        raise ApiError(400, f"body must be JSON in UTF-8; got {error}. Mend it.") from None
+        raise ApiError(
+            400, f"body must be JSON in UTF-8: {str(error).rstrip('.')}. Mend it."
+        ) from None
     if not isinstance(values, dict):
         raise ApiError(400, f"body must be a JSON object; got {shown(values)}. Send fields.")
     if repeated:
@@ -100,7 +102,7 @@ def _sentence(item: Any, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{name} must be given; got none. Add it."
     if kind == "extra_forbidden":
-        near = closest(name, model.model_fields)
+        near = closest(name, model.model_fields) if len(item["loc"]) == 1 else None
         remedy = f"Did you mean {near}?" if near else "Remove it."
         return f"{name} must be a field of this request; got {shown(item['input'])}. {remedy}"
     if kind == "value_error":

@@ -91,9 +91,10 @@ def add_handlers(app: FastAPI) -> None:
     async def routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         path, status = request.url.path, error.status_code
+        allowed = (error.headers or {}).get("Allow", "another one")
         messages = {
             404: f"path must be one of this server's; got {path}. See /openapi.json.",
-            405: f"method of {path} must be another one; got {request.method}. See /openapi.json.",
+            405: f"method of {path} must be {allowed}; got {request.method}. Use that one.",
         }
         message = messages.get(status, str(error.detail))
         return ApiError(status, message, headers=error.headers).response()

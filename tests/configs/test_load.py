@@ -244,6 +244,14 @@ def test_unreadable_json(tmp_path, text, message):
     assert found.startswith(f"{path}: {message}")
 
 
+def test_a_config_of_hugging_face_is_one_problem(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "n_embd": 4, "vocab_size": 9}))
+    (found,) = problems(load_config, str(path))
+    assert found.startswith('model_type: is a key of Hugging Face\'s configs (got "gpt2"); ')
+    assert "convert_checkpoint.py" in found
+
+
 def test_duplicate_keys(config_file):
     text = json.dumps(ORIGINAL)
     config_file.write_text(text[:-1] + ', "n_head": 4}')

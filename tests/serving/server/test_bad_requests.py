@@ -14,13 +14,13 @@ SURROGATE = b'{"prompt": "\\ud800"}'
 
 # Body, field that is named, message.
 WRONG = {
-    "no JSON": (b'{"prompt": ', None, "body must be JSON in UTF-8; got Expecting value"),
-    "no UTF-8": (b'{"prompt": "\xff"}', None, "body must be JSON in UTF-8; got 'utf-8' codec"),
-    "empty": (b"", None, "body must be JSON in UTF-8; got Expecting value"),
-    "deep": (b"[" * 90_000, None, "body must be JSON in UTF-8; got must be nested at most"),
-    "digits": (b'{"n": ' + b"9" * 5000 + b"}", None, "body must be JSON in UTF-8; got"),
-    "NaN": (b'{"prompt": "a", "temperature": NaN}', None, "got NaN is not a JSON number"),
-    "Infinity": (b'{"prompt": "a", "top_p": Infinity}', None, "got Infinity is not a JSON number"),
+    "no JSON": (b'{"prompt": ', None, "body must be JSON in UTF-8: Expecting value"),
+    "no UTF-8": (b'{"prompt": "\xff"}', None, "body must be JSON in UTF-8: 'utf-8' codec"),
+    "empty": (b"", None, "body must be JSON in UTF-8: Expecting value"),
+    "deep": (b"[" * 90_000, None, "body must be JSON in UTF-8: must be nested at most"),
+    "digits": (b'{"n": ' + b"9" * 5000 + b"}", None, "body must be JSON in UTF-8:"),
+    "NaN": (b'{"prompt": "a", "temperature": NaN}', None, "NaN is not a JSON number"),
+    "Infinity": (b'{"prompt": "a", "top_p": Infinity}', None, "Infinity is not a JSON number"),
     "overflow": (
         b'{"prompt": "a", "temperature": 1e999}',
         "temperature",
@@ -211,7 +211,7 @@ def test_paths_and_methods_that_are_not_there(server):
     assert answer["error"]["message"].startswith("path must be one of this server's; got /v1/chat")
     status, headers, answer = server.ask("GET", URL)
     assert status == 405 and headers["Allow"] == "POST"
-    assert f"method of {URL} must be another one; got GET" in answer["error"]["message"]
+    assert f"method of {URL} must be POST; got GET. Use that one." in answer["error"]["message"]
     assert server.metric('serve_requests_total{route="other",status="404"}') >= 1
 
 
