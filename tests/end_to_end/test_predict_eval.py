@@ -323,7 +323,8 @@ def test_no_prompt_breaks_generation(continue_prompt, prompt_file, content, star
     assert all(text.startswith(start) for text in texts)
     assert max(texts, key=len) != start  # a text may end at once, not each of them
     if not content.strip():
-        assert not any(text.startswith(END) for text in texts)  # what was not in the prompt is not in the sample
+        # What was not in the prompt is not in the sample.
+        assert not any(text.startswith(END) for text in texts)
 
 
 def test_a_huge_prompt_keeps_its_tail(continue_prompt, program, prompt_file, tokenizer):
