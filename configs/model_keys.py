@@ -165,7 +165,9 @@ class ArchitectureKeys(BaseModel):
     no_weight_tie: bool = key(
         "An output layer of its own in place of the transposed token embedding.", False
     )
-    mlp_glu: bool = key("Gated feed-forward layers.", False)
+    mlp_glu: bool = key(
+        "Gated feed-forward layers; with `activation_function` gelu they are GEGLU.", False
+    )
     norm: Literal[
         "layernorm", "layernorm-nobias", "rmsnorm", "rmsnorm-bias", "scalenorm", "scalenorm-bias"
     ] = key(
