@@ -83,8 +83,10 @@ def draw(runs: Mapping[str, Curves], title: str) -> Any:
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.02)
-    panels[0].set_title(title, loc="left", color=_INK, fontweight="bold")
-    panels[0].legend(frameon=False)
+    # Names are shown as they are: a dollar sign in one begins no formula.
+    panels[0].set_title(title, loc="left", color=_INK, fontweight="bold", parse_math=False)
+    for text in panels[0].legend(frameon=False).get_texts():
+        text.set_parse_math(False)
     panels[-1].set_xlabel("step", color=_INK)
     return figure
 

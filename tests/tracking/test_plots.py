@@ -53,6 +53,16 @@ def test_runs_are_drawn_together(run, tmp_path, capsys):
     assert out.with_suffix(".png").exists()
 
 
+def test_names_are_no_formulas(tmp_path):
+    runs = [write_run(tmp_path / name) for name in ("a$b_{$", "x_$y_{$")]
+    out = tmp_path / "both"
+    assert main([*runs, "--out", str(out)]) == 0
+    figure = draw({name: read_curves(name) for name in runs}, "cost $5_{$ x")
+    texts = [figure.axes[0].get_title(loc="left")]
+    texts += [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert {"cost $5_{$ x", *runs} <= set(texts)
+
+
 def test_every_panel_has_the_points_of_every_run(run, tmp_path):
     other = write_run(tmp_path / "second", start=12.0)
     figure = draw({"a": read_curves(run), "b": read_curves(other)}, "title")
