@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 from typing import Any
 
 import gridfs
 import pymongo
-from pymongo.errors import InvalidURI, OperationFailure, PyMongoError
+from bson import ObjectId
+from pymongo.errors import DuplicateKeyError, InvalidURI, OperationFailure, PyMongoError
 from pymongo.uri_parser import parse_uri
 
 DEFAULT_DATABASE = "sacred"
+_CHUNK_BYTES = 255 * 1024  # of GridFS
 _AUTHENTICATION_FAILED, _UNAUTHORIZED = 18, 13
 _TIMEOUTS: dict[str, Any] = {
     "serverSelectionTimeoutMS": 5_000,
@@ -52,7 +56,40 @@ class Database:
         self.runs = database["runs"]
         self.metrics = database["metrics"]
         self.files = gridfs.GridFS(database)
+        self._file_documents = database["fs.files"]
+        self._chunks = database["fs.chunks"]
         self._client = client
+
+    def store(self, name: str, content: bytes) -> ObjectId:
+        """Stores a file in GridFS unless it is there.
+
+        Its id is a function of name and content, and so are those of its pieces: several
+        processes may store the same file at once, and one that was cut short is stored again.
+
+        Returns:
+            The id of the file.
+
+        Raises:
+            PyMongoError: the database cannot be reached or refuses.
+        """
+        sha256 = hashlib.sha256(content).hexdigest()
+        identifier = _identifier(f"{sha256} {name}")
+        if self.files.exists(identifier):
+            return identifier
+        self._chunks.create_index([("files_id", 1), ("n", 1)], unique=True)
+        for number, start in enumerate(range(0, len(content), _CHUNK_BYTES)):
+            data = content[start : start + _CHUNK_BYTES]
+            chunk = {"files_id": identifier, "n": number, "data": data}
+            _put(self._chunks, _identifier(f"{identifier} {number}"), chunk)
+        document = {
+            "filename": name,
+            "length": len(content),
+            "chunkSize": _CHUNK_BYTES,
+            "uploadDate": datetime.datetime.now(datetime.timezone.utc),
+            "metadata": {"sha256": sha256},
+        }
+        _put(self._file_documents, identifier, document)  # last: what has it is complete
+        return identifier
 
     def check_access(self) -> None:
         """Reads and forgets a run.
@@ -81,3 +118,14 @@ class Database:
     def close(self) -> None:
         """Ends the connection."""
         self._client.close()
+
+
+def _identifier(text: str) -> ObjectId:
+    return ObjectId(hashlib.sha256(text.encode()).hexdigest()[:24])
+
+
+def _put(collection: Any, identifier: ObjectId, document: dict[str, Any]) -> None:
+    try:
+        collection.replace_one({"_id": identifier}, document, upsert=True)
+    except DuplicateKeyError:  # another process has put the same in this moment
+        return

@@ -53,7 +53,6 @@ class Mirror:
             )
         self._files: dict[tuple[str, Any], Any] = {}  # ids of what is stored, by path and state
         self._curves: dict[str, dict[str, list[Any]]] = {}  # as they are in the database
-        self._indexed = False
 
     def update(self) -> int:
         """Brings the database up to date.
@@ -65,9 +64,6 @@ class Mirror:
             PyMongoError: the database cannot be reached or refuses.
             OSError: the record cannot be read.
         """
-        if not self._indexed:  # finds the run of a record, and keeps it from being there twice
-            self._database.runs.create_index("info.key", unique=True, sparse=True)
-            self._indexed = True
         document = self._document()
         number = self._number(document)
         document["info"]["metrics"] = self._update_curves(number)
@@ -104,6 +100,11 @@ class Mirror:
                 {"_id": {"$type": "number"}}, {"_id": 1}, sort=[("_id", DESCENDING)]
             )
             number = int(last["_id"]) + 1 if last else 1
+            # If it was there before, the database has been emptied, and nothing else is there.
+            self._files.clear()
+            self._curves.clear()
+            # Finds the run of a record, and keeps it from being there twice.
+            runs.create_index("info.key", unique=True, sparse=True)
             try:
                 # Without files: they take a while, and the run shall be seen meanwhile.
                 experiment = document["experiment"] | {"sources": []}
@@ -166,17 +167,7 @@ class Mirror:
         status = os.stat(path)
         state = (path, (status.st_size, status.st_mtime_ns))
         if state not in self._files:
-            content = read_bytes(path)
-            digest = hashlib.sha256(content).hexdigest()
-            files = self._database.files
-            old = list(files.find({"filename": name}))
-            same = [file._id for file in old if (file.metadata or {}).get("sha256") == digest]
-            if not same:
-                same = [files.put(content, filename=name, metadata={"sha256": digest})]
-            self._files[state] = same[0]
-            for file in old:
-                if file._id != same[0]:
-                    files.delete(file._id)
+            self._files[state] = self._database.store(name, read_bytes(path))
         return self._files[state]
 
 

@@ -182,6 +182,48 @@ def test_runs_that_start_at_once_have_numbers_of_their_own(server, tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(numbers) == list(range(7, 27))
+    with Database(server.url()) as database:
+        for document in database.runs.find({"_id": {"$in": numbers}}):
+            [[_, identifier]] = document["experiment"]["sources"]
+            assert database.files.get(identifier).read() == b"print(1)\n"
+
+
+def test_files_that_several_runs_store_at_once_are_whole(server):
+    content = bytes(range(251)) * 2500  # in three pieces
+    identifiers = []
+    gate = threading.Barrier(12)
+
+    def store():
+        with Database(server.url()) as database:
+            gate.wait(60)
+            identifiers.append(database.store("source://code.py", content))
+
+    threads = [threading.Thread(target=store) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(identifiers) == 12
+    [identifier] = set(identifiers)
+    with Database(server.url()) as database:
+        assert database.files.get(identifier).read() == content
+        other = database.store("source://code.py", b"another state of it")
+        assert database.files.get(identifier).read() == content
+        assert database.files.get(other).read() == b"another state of it"
+
+
+def test_a_database_that_is_emptied_is_filled_again(run, database, server):
+    mirror = Mirror(run.record.dir, database)
+    run.grow()
+    mirror.update()
+    with server.root() as client:
+        for name in client[DATABASE].list_collection_names():
+            client[DATABASE][name].delete_many({})
+    number = mirror.update()
+    document = database.runs.find_one({"_id": number})
+    [[_, identifier]] = document["experiment"]["sources"]
+    assert database.files.get(identifier).read() == b"print(1)\n"
+    assert curve(database, number)["steps"] == list(range(POINTS))
 
 
 def test_an_outage_loses_no_point(run, server, caplog):
