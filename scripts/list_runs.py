@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tracking.command_line import DEFAULT_RUNS_DIR
 from tracking.run_table import as_text, fields_in, filter_rows, read_rows, sort_rows
-from utils.flags import ExitingParser
+from utils.flags import ExitingParser, local_folder
 
 COLUMNS = ("id", "status", "name", "step", "loss", "val_loss", "started")
 
@@ -26,7 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = ExitingParser(prog="list_runs.py", description="Lists local records of runs.")
     parser.add_argument("condition", nargs="*", help="such as 'val_loss < 3'")
-    parser.add_argument("--runs_dir", default=DEFAULT_RUNS_DIR, help="folder of the records")
+    parser.add_argument(
+        "--runs_dir", type=local_folder, default=DEFAULT_RUNS_DIR, help="folder of the records"
+    )
     parser.add_argument("--sort", default="id", metavar="FIELD", help="smallest first")
     parser.add_argument("--columns", nargs="+", default=[], metavar="FIELD", help="further columns")
     return parser

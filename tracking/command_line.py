@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tracking.mongo_flag import add_mongo_flag
 from utils.command_line import build_parser, parse_arguments
-from utils.flags import ExitingParser, at_least
+from utils.flags import ExitingParser, at_least, local_folder
 
 PROGRAM = "run_experiment.py"
 DEFAULT_RUNS_DIR = "runs"
@@ -29,6 +29,7 @@ def _add_flags(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--runs_dir",
+        type=local_folder,
         default=DEFAULT_RUNS_DIR,
         metavar="DIR",
         help=f"folder of the local records of runs (default: {DEFAULT_RUNS_DIR})",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import difflib
 import json
+import logging
+import math
 import operator
 import os
 import platform
@@ -19,15 +21,15 @@ from tracking.record import CONFIG_FILE, INFO_FILE, RUN_FILE, is_written, read_j
 DEAD_SECONDS = 120.0
 """After so long without a heartbeat Omniboard, too, takes a run for dead."""
 
-_CONDITION = re.compile(r"\s*([\w./()-]+)\s*(<=|>=|==|!=|=|<|>)\s*(.*\S)\s*")
+LOGGER = logging.getLogger(__name__)
+_CONDITION = re.compile(
+    r"\s*([\w./()-]+)\s*(<=|>=|==|!=|=|<|>)\s*('[^']*'|\"[^\"]*\"|[^\s<>=!'\"]+)\s*"
+)
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
-    "==": operator.eq,
-    "=": operator.eq,
-    "!=": operator.ne,
 }
 
 
@@ -44,20 +46,45 @@ class Row:
 
 
 def read_rows(runs_dir: str) -> list[Row]:
-    """All records of a folder, in order of their numbers."""
-    names = os.listdir(runs_dir) if os.path.isdir(runs_dir) else []
+    """All records of a folder, in order of their numbers; of damaged ones there is a warning.
+
+    Raises:
+        ValueError: there is no such folder.
+    """
+    if not os.path.isdir(runs_dir):
+        raise ValueError(
+            f"--runs_dir must be a folder of records; got {runs_dir}, which is none. Name that of "
+            "run_experiment.py."
+        )
+    names = os.listdir(runs_dir)
     rows = []
     for number in sorted(int(name) for name in names if name.isdigit()):
         folder = os.path.join(runs_dir, str(number))
-        run = read_json(os.path.join(folder, RUN_FILE))
-        if run:
-            rows.append(_row(number, folder, run))
+        try:
+            run = _read(folder, RUN_FILE)
+            if run:
+                rows.append(_row(number, folder, run))
+        except ValueError as error:  # the others can be shown
+            LOGGER.warning("warning: %s", error)
+        except (KeyError, TypeError, AttributeError) as error:
+            path = os.path.join(folder, RUN_FILE)
+            LOGGER.warning(
+                "warning: %s is no record of a run, so it is not listed (%r)", path, error
+            )
     return rows
 
 
+def _read(folder: str, name: str) -> dict[str, Any]:
+    path = os.path.join(folder, name)
+    try:
+        return read_json(path)
+    except (ValueError, TypeError, OSError) as error:
+        raise ValueError(f"{path} cannot be read, so its run is not listed ({error})") from error
+
+
 def _row(number: int, folder: str, run: dict[str, Any]) -> Row:
-    latest = read_json(os.path.join(folder, INFO_FILE)).get("latest", {})
-    config = read_json(os.path.join(folder, CONFIG_FILE))
+    latest = _read(folder, INFO_FILE).get("latest", {})
+    config = _read(folder, CONFIG_FILE)
     own = {
         "id": number,
         "name": run["experiment"]["name"],
@@ -92,12 +119,13 @@ def filter_rows(rows: Sequence[Row], conditions: Iterable[str]) -> list[Row]:
         if match is None:
             raise ValueError(
                 f"a condition must be FIELD < VALUE, or with >, <=, >=, =, !=; got {condition!r}. "
-                "Write for instance 'val_loss < 3'."
+                "Write for instance 'val_loss < 3', several conditions as several arguments, and "
+                "quotation marks around a value of several words."
             )
         name, sign, text = match.groups()
         _check_field(rows, name)
-        value = _value(text)
-        kept = [row for row in kept if _holds(row.fields.get(name), sign, value)]
+        _check_value(name, sign, text)
+        kept = [row for row in kept if _holds(name, row.fields.get(name), sign, text)]
     return kept
 
 
@@ -131,20 +159,47 @@ def _check_field(rows: Sequence[Row], name: str) -> None:
         raise ValueError(f"a field must be in a record; got {name}, which is in none. {remedy}")
 
 
-def _value(text: str) -> Any:
+def _number(text: str) -> Any:
+    """The JSON value of a text that may be in quotation marks; None if it is none."""
     try:
-        return json.loads(text)
+        return json.loads(text.strip("'\""))
     except ValueError:
-        return text.strip("'\"")
+        return None
 
 
-def _holds(left: Any, sign: str, right: Any) -> bool:
-    is_number = [isinstance(value, (int, float)) for value in (left, right)]
-    if left is None or (sign not in ("=", "==", "!=") and not all(is_number)):
-        both_text = isinstance(left, str) and isinstance(right, str)
-        if left is None or not both_text:
-            return False
-    return bool(_OPERATORS[sign](left, right))
+def _check_value(name: str, sign: str, text: str) -> None:
+    number = _number(text)
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    if is_number and not math.isfinite(number):
+        raise ValueError(
+            f"a value must be a finite number or a text; got {text}, with which nothing can be "
+            "compared. Change it."
+        )
+    if sign in _OPERATORS and not is_number and name != "started":  # times are ordered as texts
+        raise ValueError(
+            f"{name} {sign} must be followed by a number, such as 1000 or 2.5; got {text}. "
+            "Change it, or use = or !=."
+        )
+
+
+def _holds(name: str, left: Any, sign: str, text: str) -> bool:
+    """Whether a field fulfils a condition; one that is missing does not."""
+    if left is None:
+        return False
+    if sign not in _OPERATORS:
+        return _is_same(name, left, text) != (sign == "!=")
+    right = text.strip("'\"") if isinstance(left, str) else _number(text)
+    if isinstance(left, str) and name != "started":
+        return False
+    return isinstance(left, (int, float, str)) and bool(_OPERATORS[sign](left, right))
+
+
+def _is_same(name: str, left: Any, text: str) -> bool:
+    """Whether a field is what is written, be it a number or a text that looks like one."""
+    if not isinstance(left, str):
+        return bool(left == _number(text))
+    written = text.strip("'\"")
+    return left == (written.upper() if name == "status" else written)
 
 
 def as_text(rows: Sequence[Row], columns: Sequence[str]) -> str:

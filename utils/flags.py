@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import NoReturn
 
+from utils.files import is_remote
+
 _LARGEST_INT = 2**31 - 1
 
 
@@ -44,3 +46,12 @@ def at_least(least: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def local_folder(text: str) -> str:
+    """Reads the path of a folder that is on this machine."""
+    if is_remote(text):
+        raise argparse.ArgumentTypeError(
+            f"must be a local folder; got {text}. Name a folder of this machine."
+        )
+    return text

@@ -28,6 +28,7 @@ def test_words_of_main_are_passed_on():
         (["--new"], r"--new must be confirmed, .*; got no --yes\. Add it"),
         (["--recreate_tpu", "true"], r"--recreate_tpu must come with --tpu; got it alone"),
         (["--heartbeat_timeout", "0"], r"must be a whole number of at least 1; got '0'"),
+        (["--runs_dir", "gs://b/x"], r"--runs_dir: must be a local folder; got gs://b/x\."),
         (["--mongo_ur", "x"], r"--mongo_ur is not a flag of run_experiment\.py"),
     ],
 )

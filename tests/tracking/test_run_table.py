@@ -48,6 +48,10 @@ def ids(rows):
         (["step >= 8"], []),
         (["piqa/acc > 0.4", "id > 1"], [2, 3]),
         (["name < 3"], []),
+        (["n_layer = '2'"], [1]),
+        (["status = completed"], [1]),
+        (["status != completed"], [2, 3]),
+        (["started > 2000-01-01"], [1, 2, 3]),
     ],
 )
 def test_conditions(runs, conditions, found):
@@ -81,6 +85,13 @@ def test_the_table_shows_what_was_asked_for(runs, capsys):
     [
         (["val_loss"], "a condition must be FIELD < VALUE, or with"),
         (["val_los < 3"], "got val_los, which is in none. Did you mean val_loss?"),
+        (["loss << 3"], "a condition must be FIELD < VALUE"),
+        (["loss < 3 and step > 5"], "several conditions as several arguments"),
+        (["loss < 1 or 1=1"], "several conditions as several arguments"),
+        (["step >= 1,000"], "step >= must be followed by a number, such as 1000 or 2.5; got 1,000"),
+        (["loss < NaN"], "a value must be a finite number or a text; got NaN"),
+        (["--runs_dir", "nowhere"], "--runs_dir must be a folder of records; got nowhere"),
+        (["--runs_dir", "gs://b/x"], "--runs_dir: must be a local folder; got gs://b/x"),
         (["--sort", "nothing"], "a field must be in a record; got nothing, which is in none"),
     ],
 )
@@ -95,3 +106,21 @@ def test_mistakes_are_one_line(runs, words, message, capsys):
 def test_without_records_there_is_a_head_alone(tmp_path, capsys):
     assert main(["--runs_dir", str(tmp_path)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_name_may_look_like_a_number(runs):
+    row = read_rows(runs[0])[0]
+    row.fields["name"] = "12"
+    assert filter_rows([row], ["name = 12"]) == [row]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("run.json", "{"), ("info.json", "{"), ("run.json", '{"status": 1}')]
+)
+def test_a_damaged_record_does_not_hide_the_others(runs, name, content, caplog):
+    path = f"{runs[0]}/2/{name}"
+    with open(path, "w") as file:
+        file.write(content)
+    assert ids(read_rows(runs[0])) == [1, 3]
+    [message] = caplog.messages
+    assert path in message
