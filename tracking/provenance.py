@@ -7,6 +7,7 @@ import subprocess
 from typing import Any
 
 from tracking.process import ROOT
+from tracking.record import SOURCE_FOLDER
 
 _LEFT_OUT = {"tests", "docs", "runs", "datasets", "logs", "benchmarks", "tools"}
 
@@ -25,7 +26,7 @@ def experiment_info(name: str) -> dict[str, Any]:
     sources = [
         (str(path.relative_to(ROOT)), get_digest(str(path)))
         for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("*/**/*.py")])
-        if not _is_left_out(path.relative_to(ROOT).parts[0])
+        if not _is_left_out(path.relative_to(ROOT).parts)
     ]
     packages = {
         f"{package.metadata['Name']}=={package.version}"
@@ -42,8 +43,10 @@ def experiment_info(name: str) -> dict[str, Any]:
     }
 
 
-def _is_left_out(name: str) -> bool:
-    return name in _LEFT_OUT or name.startswith(".")
+def _is_left_out(parts: tuple[str, ...]) -> bool:
+    name = parts[0]
+    # Records may be anywhere below the project; the sources that they keep are none of it.
+    return SOURCE_FOLDER in parts or name in _LEFT_OUT or name.startswith(".")
 
 
 def repositories() -> list[dict[str, Any]]:
