@@ -39,6 +39,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
+        _check_user(url)
         try:
             parts = parse_uri(url)
             timeouts = {
@@ -129,3 +130,13 @@ def _put(collection: Any, identifier: ObjectId, document: dict[str, Any]) -> Non
         collection.replace_one({"_id": identifier}, document, upsert=True)
     except DuplicateKeyError:  # another process has put the same in this moment
         return
+
+
+def _check_user(url: str) -> None:
+    """Refuses a password that would be read, and told in errors, as host and database."""
+    user, _, _ = url.partition("://")[2].partition("?")[0].rpartition("@")
+    if "@" in user or "/" in user:
+        raise ValueError(
+            "--mongo_url must have user and password percent-encoded; got an @ or a / in them. "
+            "Write %40 for @ and %2F for /."
+        )
