@@ -240,9 +240,10 @@ def _unknown_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> Opt
         flag = word.partition("=")[0]
         if not _FLAG.fullmatch(flag) or flag in known:
             continue
-        spelled = "--" + flag.lstrip("-").replace("-", "_").lower()
-        near = difflib.get_close_matches(spelled, known, n=1)
-        meant = _RENAMED.get(flag) or (near[0] if near else None)
+        spelled = flag.lstrip("-").replace("-", "_").lower()
+        names = [name[2:] for name in known if name.startswith("--")]  # all share the dashes
+        near = difflib.get_close_matches(spelled, names, n=1)
+        meant = _RENAMED.get(flag) or (f"--{near[0]}" if near else None)
         remedy = f"Did you mean {meant}?" if meant else "See --help for all flags."
         messages.append(f"{flag} is not a flag of {parser.prog}. {remedy}")
     return " ".join(messages) or None

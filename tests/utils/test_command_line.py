@@ -167,6 +167,7 @@ def test_wrong_gpu_ids(values, message):
             "--model x --run_mode sample",
             "--run_mode is not a flag of main.py. Did you mean --predict?",
         ),
+        ("--model x --bogus", "--bogus is not a flag of main.py. See --help for all flags."),
         ("--model x --dry", "--dry is not a flag of main.py. Did you mean --dry_run?"),
         ("--model x --pred", "--pred is not a flag of main.py. Did you mean --predict?"),
         ("--model x --zzz", "--zzz is not a flag of main.py. See --help for all flags."),
