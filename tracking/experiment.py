@@ -22,6 +22,7 @@ from tracking.record import CONFIG_FILE, INFO_FILE, METRICS_FILE, OUTPUT_FILE, R
 from tracking.supervisor import USAGE_ERROR, Limits, Outcome, Signs, StopRequest, Supervisor
 from tracking.tensorboard import TensorBoard
 from utils.files import exists, is_remote, names_in, read_bytes, write_atomically
+from utils.run_lock import is_held_by_other
 
 if TYPE_CHECKING:
     from tracking.database import Database
@@ -68,6 +69,8 @@ class Experiment:
         self._tensorboard: Optional[TensorBoard] = None
         self._next_look = self._next_beat = 0.0
         self._unreadable = self._unwritable = self._changed = self._marked = False
+        self._begun = False  # whether a process of this run has logged a step
+        self._lines_before, self._pid = 0, 0
         self.record, self._continued = self._open_record()
         # Samples that the record has are not copied again.
         self._copied = dict.fromkeys(self.record.run_entry["artifacts"], b"")
@@ -136,7 +139,10 @@ class Experiment:
                 self._start, self._look, limits, stop, self._config.train_steps, self._recreate_tpu
             )
             outcome = supervisor.run()
-        self._close(outcome)
+        try:
+            self._close(outcome)
+        except OSError as error:
+            LOGGER.error("the record %s cannot be closed: %s", self.record.dir, error)
         if mirroring is not None:
             mirroring.finish()
         self.record.close()
@@ -156,6 +162,7 @@ class Experiment:
         if begun:  # what a restart resumes must not be deleted
             words = [word for word in words if word not in ("--new", "--yes")]
         process = TrainingProcess(words, self._output, self.record.dir)
+        self._lines_before, self._pid = self._signs.lines, process.pid
         starts = self.record.info.setdefault("starts", [])
         entry = {"time": now().isoformat(), "step": self._signs.step, "pid": process.pid}
         for repository in repositories():
@@ -190,7 +197,7 @@ class Experiment:
         if now >= self._next_look:
             self._next_look = now + (_REMOTE_POLL if self._remote else 0.0)
             self._read()
-        is_first_step = self._signs.lines > 0 and not self._marked
+        is_first_step = self._begun and not self._marked
         if now >= self._next_beat or is_first_step:
             self._next_beat = now + BEAT_SECONDS
             self._beat()
@@ -214,6 +221,9 @@ class Experiment:
         self._unreadable = False
         metrics = self._metrics
         self._signs = Signs(metrics.lines, 0, metrics.last_step, max(steps, default=0))
+        if self._pid and metrics.lines > self._lines_before:
+            # Steps of a run that holds the folder already are not those of a process it refuses.
+            self._begun |= self._remote or not is_held_by_other(self._config.model_path, self._pid)
 
     def _beat(self) -> None:
         """Brings the record up to date; training goes on when that fails."""
@@ -232,8 +242,12 @@ class Experiment:
             self._unwritable = True
 
     def _mark(self) -> None:
-        """Names the record in the run's folder, once there is a run: --new has deleted by then."""
-        if not self._signs.lines:
+        """Names the record in the run's folder, once this run has begun there, and not before.
+
+        By then --new has deleted what it deletes; a start that is refused leaves the name that is
+        there.
+        """
+        if not self._begun:
             return
         path = os.path.join(self._config.model_path, MARKER)
         if not exists(path) or read_bytes(path) != self._marker.encode():
@@ -266,7 +280,8 @@ class Experiment:
 
     def _close(self, outcome: Outcome) -> None:
         self._read()
-        if self._continued and outcome.code == USAGE_ERROR and outcome.status == "FAILED":
+        is_refused = outcome.code == USAGE_ERROR and outcome.status == "FAILED"
+        if self._continued and is_refused and not self._begun:
             self.record.put_back()
             return
         self._draw()

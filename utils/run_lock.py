@@ -103,3 +103,12 @@ def _is_at(descriptor: int, path: str) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
         return False
+
+
+def is_held_by_other(model_path: str, process_id: int) -> bool:
+    """Whether the lock of a local run's folder names another process than this one."""
+    try:
+        with open(os.path.join(model_path, LOCK_FILE), encoding="utf-8", errors="replace") as file:
+            return not file.read().startswith(f"process {process_id} on ")
+    except OSError:  # nobody holds it
+        return False
