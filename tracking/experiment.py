@@ -85,8 +85,9 @@ class Experiment:
         number = None if self._arguments.new else self._number_of_record()
         if number is not None:
             record.go_on(number, config)
-            with open(os.path.join(record.dir, OUTPUT_FILE), "rb") as file:
-                self._output.begin_with(file.read())
+            # A record without its output can go on.
+            with contextlib.suppress(FileNotFoundError):
+                self._output.begin_with(read_bytes(os.path.join(record.dir, OUTPUT_FILE)))
             if self._arguments.experiment_name:
                 record.run_entry["experiment"]["name"] = self._arguments.experiment_name
             return record, True

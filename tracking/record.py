@@ -62,12 +62,17 @@ class Record(FileStorageObserver):
         """Continues a record.
 
         Raises:
-            ValueError: another process is writing it.
+            ValueError: another process is writing it, or its files are damaged.
             OSError: it cannot be written.
         """
         self.dir = os.path.join(self.basedir, str(number))
         self._take_lock()
         self.run_entry = read_json(os.path.join(self.dir, RUN_FILE))
+        if not self.run_entry:
+            raise ValueError(
+                f"{os.path.join(self.dir, RUN_FILE)} must be there to continue the record; got no "
+                "such file. Bring it back, or remove the record's folder for a new record."
+            )
         self.info = read_json(os.path.join(self.dir, INFO_FILE))
         self.key = self.info["key"]
         self._before = {
@@ -148,12 +153,27 @@ class Record(FileStorageObserver):
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """An object in a JSON file; an empty one if there is no file."""
+    """An object in a JSON file; an empty one if there is no file.
+
+    Raises:
+        ValueError: the file holds something else.
+    """
     try:
         with open(path, encoding="utf-8") as file:
-            return dict(json.load(file))
+            content = json.load(file)
     except FileNotFoundError:
         return {}
+    except ValueError as error:
+        raise ValueError(
+            f"{path} must be a JSON file; got one that is damaged ({error}). Bring it back, or "
+            "remove the record's folder."
+        ) from error
+    if not isinstance(content, dict):
+        raise ValueError(
+            f"{path} must hold a JSON object; got {type(content).__name__}. Bring it back, or "
+            "remove the record's folder."
+        )
+    return content
 
 
 def is_written(folder: str) -> bool:

@@ -99,3 +99,10 @@ def test_a_run_that_is_refused_is_what_it_was_and_one_that_made_steps_has_failed
     assert status(first) == "INTERRUPTED"
     again = track(folder, monkeypatch, ([3, 4], -9, PID), ([], 2, PID))
     assert (again.key, status(again)) == (first.key, "FAILED")
+
+
+def test_a_record_without_its_output_goes_on(folder, monkeypatch):
+    first = track(folder, monkeypatch, ([1, 2], 0, PID))
+    (folder.parent / "runs/1/cout.txt").unlink()
+    assert track(folder, monkeypatch, ([3, 9], 0, PID)).key == first.key
+    assert status(first) == "COMPLETED"

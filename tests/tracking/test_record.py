@@ -110,3 +110,21 @@ def test_a_refused_start_changes_nothing(runs):
     later.put_back()
     assert run_json(runs) == before
     assert json.loads((runs / "1/config.json").read_text()) == {"lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("run.json", None, r"runs/1/run.json must be there to continue the record; got no such"),
+        ("run.json", "{", r"runs/1/run.json must be a JSON file; got one that is damaged"),
+        ("info.json", "[1]", r"runs/1/info.json must hold a JSON object; got list"),
+    ],
+)
+def test_a_damaged_file_of_a_record_is_named(runs, name, content, message):
+    begin(runs).close()
+    path = runs / "1" / name
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        Record(str(runs)).go_on(1, {})
