@@ -276,8 +276,11 @@ class Experiment:
         curves = {name: curve.as_json() for name, curve in self._metrics.curves.items()}
         if "loss" in curves:
             path = os.path.join(self.record.dir, CURVES_FILE)
-            write_png({"": curves}, self.record.run_entry["experiment"]["name"], path)
-            self.record.add_artifact(CURVES_FILE, path)
+            try:
+                write_png({"": curves}, self.record.run_entry["experiment"]["name"], path)
+                self.record.add_artifact(CURVES_FILE, path)
+            except Exception as error:  # of a drawing library; the status matters more
+                LOGGER.warning("%s was not drawn: %s", CURVES_FILE, error)
 
     def _close(self, outcome: Outcome) -> None:
         self._read()
