@@ -31,7 +31,8 @@ async def page() -> Response:
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=_PAGE_HEADERS)
 
 
-@ROUTER.api_route("/healthz", methods=["GET", "HEAD"])  # HEAD: load balancers
+@ROUTER.head("/healthz", include_in_schema=False)  # of load balancers
+@ROUTER.get("/healthz")
 async def health(request: Request) -> Any:
     """Whether requests are answered: the model is loaded before the server is there."""
     service: Service = request.app.state.service
