@@ -66,6 +66,7 @@ def test_nothing_is_told_without_the_key(server, method, path, given):
 def test_with_the_key(server):
     for path in ("/", "/healthz"):
         assert server.ask("GET", path, Authorization="")[0] == 200
+    assert server.ask("HEAD", "/healthz", Authorization="")[0] == 200  # of load balancers
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
         assert client.completions.create(model=NAME, prompt="a", max_tokens=1).choices
     other = openai.OpenAI(base_url=f"{server.url}/v1", api_key="b", max_retries=0)

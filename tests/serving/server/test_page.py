@@ -118,6 +118,14 @@ def test_what_the_server_refuses_is_shown(page):
     assert f"prompt 1 has {N_CTX + 10} tokens; its last {N_CTX - 5} are used" in said
 
 
+@pytest.mark.parametrize("seed", ["abc", "-1", "1.5", "9007199254740993"])
+def test_a_seed_that_would_not_be_that_seed_is_not_sent(page, seed):
+    page.locator("#seed").fill(seed)
+    said = write(page)
+    assert said.startswith("Seed must be a whole number up to 9007199254740991; got " + seed)
+    assert written(page) == []
+
+
 def test_text_of_the_model_is_no_markup(page):
     """It is shown letter by letter, whatever it is."""
     page.locator("#prompt").fill("<img src=x onerror=alert(1)><b>")
