@@ -33,8 +33,10 @@ def _give_up(message: str) -> None:
 
 def train(config: Config, arguments: argparse.Namespace) -> None:
     """Trains to ``train_steps``, from the newest checkpoint if there is one."""
+    from utils.output import keep_going_without_stderr
     from utils.supervised import stop_with_supervisor
 
+    keep_going_without_stderr()
     stop_with_supervisor()
 
     from commands.training import train

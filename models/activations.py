@@ -100,5 +100,6 @@ def activation(x: mtf.Tensor, name: str) -> mtf.Tensor:
         splittable=x.shape.dims,
         name=name,
         fusion=name,
+        cheap=True,
     )
     return y

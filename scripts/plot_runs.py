@@ -17,13 +17,15 @@ from typing import Optional
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tracking.plots import names_of, read_curves, write_page, write_png
-from utils.flags import ExitingParser
+from utils.flags import ExitingParser, local_folder
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = ExitingParser(prog="plot_runs.py", description="Draws curves of runs.")
-    parser.add_argument("run", nargs="+", help="folder of a run or of its record")
+    parser.add_argument(
+        "run", nargs="+", type=local_folder, help="folder of a run or of its record"
+    )
     parser.add_argument(
         "--out", metavar="NAME", help="write NAME.png and NAME.html (default: loss in the folder)"
     )

@@ -15,7 +15,7 @@ from typing import Optional
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tracking.mongo_flag import add_mongo_flag
-from utils.flags import ExitingParser
+from utils.flags import ExitingParser, local_folder
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -28,7 +28,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         0; 1 if the database or a record cannot be reached, 2 if an argument is unusable.
     """
     parser = ExitingParser(prog="upload_run.py", description="Brings records into MongoDB.")
-    parser.add_argument("record", nargs="+", help="folder of a record, such as runs/7")
+    parser.add_argument(
+        "record", nargs="+", type=local_folder, help="folder of a record, such as runs/7"
+    )
     add_mongo_flag(parser)
     arguments = parser.parse_args(argv)
     if not arguments.mongo_url:

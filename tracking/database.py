@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import gridfs
@@ -92,8 +93,17 @@ class Database:
         _put(self._file_documents, identifier, document)  # last: what has it is complete
         return identifier
 
+    def has(self, identifiers: Collection[ObjectId]) -> bool:
+        """Whether all these files are stored.
+
+        Raises:
+            PyMongoError: the database cannot be reached or refuses.
+        """
+        query = {"_id": {"$in": list(identifiers)}}
+        return bool(self._file_documents.count_documents(query) == len(identifiers))
+
     def check_access(self) -> None:
-        """Reads and forgets a run.
+        """Reads a run, and asks to change none: a user who may not write is refused that, too.
 
         Raises:
             ValueError: the server refuses the user.
@@ -101,6 +111,7 @@ class Database:
         """
         try:
             self.runs.find_one({}, {"_id": 1})
+            self.runs.update_one({"_id": {"$in": []}}, {"$set": {"status": ""}})
         except OperationFailure as error:
             if error.code not in (_AUTHENTICATION_FAILED, _UNAUTHORIZED):
                 raise
@@ -134,9 +145,11 @@ def _put(collection: Any, identifier: ObjectId, document: dict[str, Any]) -> Non
 
 def _check_user(url: str) -> None:
     """Refuses a password that would be read, and told in errors, as host and database."""
-    user, _, _ = url.partition("://")[2].partition("?")[0].rpartition("@")
-    if "@" in user or "/" in user:
+    user, _, _ = url.partition("://")[2].rpartition("@")
+    found = [character for character in "@/?#" if character in user]
+    if found:
+        written = " and ".join(f"%{ord(character):02X} for {character}" for character in found)
         raise ValueError(
-            "--mongo_url must have user and password percent-encoded; got an @ or a / in them. "
-            "Write %40 for @ and %2F for /."
+            "--mongo_url must have user and password percent-encoded; got "
+            f"{' and '.join(found)} in them. Write {written}."
         )

@@ -66,6 +66,7 @@ class Mirror:
         """
         document = self._document()
         number = self._number(document)
+        self._forget_what_is_gone(number)
         document["info"]["metrics"] = self._update_curves(number)
         document["artifacts"] = self._artifacts(document["artifacts"], number)
         document["experiment"]["sources"] = self._sources(document["experiment"]["sources"])
@@ -113,6 +114,13 @@ class Mirror:
             except DuplicateKeyError:  # another run has taken the number, or this one is there
                 continue
             return number
+
+    def _forget_what_is_gone(self, number: int) -> None:
+        """Has stored anew what somebody has removed from the database meanwhile."""
+        if self._files and not self._database.has(set(self._files.values())):
+            self._files.clear()
+        if self._database.metrics.count_documents({"run_id": number}) < len(self._curves):
+            self._curves.clear()
 
     def _update_curves(self, number: int) -> list[dict[str, str]]:
         """Carries the curves over; returns the references to them that a run holds."""

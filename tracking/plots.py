@@ -151,4 +151,6 @@ def names_of(folders: Sequence[str]) -> list[str]:
     count = 1
     while len({part[-count:] for part in parts}) < len(parts) and count < max(map(len, parts)):
         count += 1
-    return ["/".join(part[-count:]) for part in parts]
+    names = ["/".join(part[-count:]) for part in parts]
+    # Matplotlib leaves names with an underscore in front out of a legend.
+    return [f"./{name}" if name.startswith("_") else name for name in names]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tracking.process import ROOT
-from tracking.record import SOURCE_FOLDER
 
-_LEFT_OUT = {"tests", "docs", "runs", "datasets", "logs", "benchmarks", "tools"}
+_LEFT_OUT = "benchmarks"
+"""A package that no run needs."""
 
 
 def experiment_info(name: str) -> dict[str, Any]:
@@ -25,8 +27,7 @@ def experiment_info(name: str) -> dict[str, Any]:
 
     sources = [
         (str(path.relative_to(ROOT)), get_digest(str(path)))
-        for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("*/**/*.py")])
-        if not _is_left_out(path.relative_to(ROOT).parts)
+        for path in sorted([*ROOT.glob("*.py"), *_modules(ROOT)])
     ]
     packages = {
         f"{package.metadata['Name']}=={package.version}"
@@ -43,10 +44,15 @@ def experiment_info(name: str) -> dict[str, Any]:
     }
 
 
-def _is_left_out(parts: tuple[str, ...]) -> bool:
-    name = parts[0]
-    # Records may be anywhere below the project; the sources that they keep are none of it.
-    return SOURCE_FOLDER in parts or name in _LEFT_OUT or name.startswith(".")
+def _modules(folder: Path) -> Iterator[Path]:
+    """Files of the packages below a folder.
+
+    Records and runs may be there, too, and hold Python files; they are no packages.
+    """
+    for package in folder.iterdir():
+        if (package / "__init__.py").exists() and package.name != _LEFT_OUT:
+            yield from package.glob("*.py")
+            yield from _modules(package)
 
 
 def repositories() -> list[dict[str, Any]]:

@@ -75,6 +75,7 @@ class Record(FileStorageObserver):
             )
         self.info = read_json(os.path.join(self.dir, INFO_FILE))
         self.key = self.info["key"]
+        read_json(os.path.join(self.dir, METRICS_FILE))  # damage is told before anything changes
         self._before = {
             name: read_json(os.path.join(self.dir, name)) for name in (RUN_FILE, CONFIG_FILE)
         }

@@ -21,6 +21,9 @@ from tracking.record import CONFIG_FILE, INFO_FILE, RUN_FILE, is_written, read_j
 DEAD_SECONDS = 120.0
 """After so long without a heartbeat Omniboard, too, takes a run for dead."""
 
+STATUSES = {"COMPLETED", "FAILED", "INTERRUPTED", "KILLED", "RUNNING"}
+"""Of records that run_experiment.py has written."""
+
 LOGGER = logging.getLogger(__name__)
 _CONDITION = re.compile(
     r"\s*([\w./()-]+)\s*(<=|>=|==|!=|=|<|>)\s*('[^']*'|\"[^\"]*\"|[^\s<>=!'\"]+)\s*"
@@ -124,7 +127,7 @@ def filter_rows(rows: Sequence[Row], conditions: Iterable[str]) -> list[Row]:
             )
         name, sign, text = match.groups()
         _check_field(rows, name)
-        _check_value(name, sign, text)
+        _check_value(rows, name, sign, text)
         kept = [row for row in kept if _holds(name, row.fields.get(name), sign, text)]
     return kept
 
@@ -162,14 +165,20 @@ def _check_field(rows: Sequence[Row], name: str) -> None:
 def _number(text: str) -> Any:
     """The JSON value of a text that may be in quotation marks; None if it is none."""
     try:
-        return json.loads(text.strip("'\""))
+        return json.loads(_plain(text))
     except ValueError:
         return None
 
 
-def _check_value(name: str, sign: str, text: str) -> None:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_value(rows: Sequence[Row], name: str, sign: str, text: str) -> None:
+    """Refuses a value that no row could have, so that a mistake is no empty table."""
     number = _number(text)
-    is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+    is_number = _is_number(number)
+    values = [row.fields[name] for row in rows if row.fields.get(name) is not None]
     if is_number and not math.isfinite(number):
         raise ValueError(
             f"a value must be a finite number or a text; got {text}, with which nothing can be "
@@ -180,6 +189,22 @@ def _check_value(name: str, sign: str, text: str) -> None:
             f"{name} {sign} must be followed by a number, such as 1000 or 2.5; got {text}. "
             "Change it, or use = or !=."
         )
+    if values and not is_number and all(map(_is_number, values)):
+        raise ValueError(
+            f"{name} {sign} must be followed by a number, as it has in all records; got {text}. "
+            "Change it."
+        )
+    if name == "status" and _plain(text).upper() not in (statuses := STATUSES | set(values)):
+        near = difflib.get_close_matches(_plain(text).upper(), statuses, n=1, cutoff=0.4)
+        raise ValueError(
+            f"status must be one of {', '.join(sorted(statuses))}; got {text}. "
+            + (f"Did you mean {near[0]}?" if near else "Use one of them.")
+        )
+
+
+def _plain(text: str) -> str:
+    """A value without its quotation marks."""
+    return text.strip("'\"")
 
 
 def _holds(name: str, left: Any, sign: str, text: str) -> bool:
@@ -188,7 +213,7 @@ def _holds(name: str, left: Any, sign: str, text: str) -> bool:
         return False
     if sign not in _OPERATORS:
         return _is_same(name, left, text) != (sign == "!=")
-    right = text.strip("'\"") if isinstance(left, str) else _number(text)
+    right = _plain(text) if isinstance(left, str) else _number(text)
     if isinstance(left, str) and name != "started":
         return False
     return isinstance(left, (int, float, str)) and bool(_OPERATORS[sign](left, right))
@@ -198,7 +223,7 @@ def _is_same(name: str, left: Any, text: str) -> bool:
     """Whether a field is what is written, be it a number or a text that looks like one."""
     if not isinstance(left, str):
         return bool(left == _number(text))
-    written = text.strip("'\"")
+    written = _plain(text)
     return left == (written.upper() if name == "status" else written)
 
 

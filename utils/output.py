@@ -3,7 +3,31 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import Any
+
+
+class _UnfailingFile(io.FileIO):
+    """Drops what cannot be written, because the disk is full or the reader has gone."""
+
+    def write(self, data: Any) -> int:
+        """Writes what can be written."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def keep_going_without_stderr() -> None:
+    """Lets no log line that cannot be written end the work of this process."""
+    stream = sys.stderr
+    try:
+        raw = _UnfailingFile(stream.fileno(), "w", closefd=False)
+    except (AttributeError, OSError):  # None, or what replaces it
+        return
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors, line_buffering=True
+    )
 
 
 def escape_what_cannot_be_shown(*streams: Any) -> None:

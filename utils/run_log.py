@@ -23,6 +23,19 @@ class _StderrHandler(logging.Handler):
         tqdm.write(self.format(record), file=sys.stderr)
 
 
+class _LogFile(logging.FileHandler):
+    """The log on the disk, given up where it cannot be written: stderr has every line too."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace", delay=True)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Says once that it is given up."""
+        logging.getLogger().removeHandler(self)
+        problem = sys.exc_info()[1]
+        logging.getLogger(__name__).warning("%s is not written on: %s", self.baseFilename, problem)
+
+
 def set_up_logging(name: str, debug: bool) -> None:
     """Sends log lines of this project to stderr and to ``logs/<name>.log``.
 
@@ -33,10 +46,7 @@ def set_up_logging(name: str, debug: bool) -> None:
     handlers: list[Any] = [_StderrHandler()]
     try:
         os.makedirs(LOG_FOLDER, exist_ok=True)
-        path = os.path.join(LOG_FOLDER, f"{name}.log")
-        handlers.append(
-            logging.FileHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
-        )
+        handlers.append(_LogFile(os.path.join(LOG_FOLDER, f"{name}.log")))
     except OSError:  # a read-only folder must not stop a run; stderr has every line too
         pass
     formatter = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")

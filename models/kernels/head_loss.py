@@ -18,7 +18,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from models.kernels.fusion import fused, fusing
-from models.kernels.operation import reduced, split_axes, traffic_counter
+from models.kernels.operation import held_back, reduced, split_axes, traffic_counter
 from utils.mesh_tensorflow import mtf
 
 CHUNK_BYTES = 1 << 27
@@ -109,7 +109,10 @@ class HeadLoss(mtf.Operation):
 
             targets, token_weights = (mesh_impl.slicewise(part, x) for x in rest)
             chunk = mesh_impl.slicewise(
-                lambda x, *after: _after(part(x), after), flat_hidden, *sums[:1], *d_hidden[-1:]
+                lambda x, *earlier: held_back([part(x)], earlier)[0],
+                flat_hidden,
+                *sums[:1],
+                *d_hidden[-1:],
             )
             logits = self._logits(lowering, mesh_impl, chunk, weight)
             with fusing(mesh_impl):
@@ -257,11 +260,6 @@ def _flat(x: tf.Tensor) -> tf.Tensor:
 
 def _token_rows(x: tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, x.shape[-1]])
-
-
-def _after(x: tf.Tensor, earlier: Sequence[tf.Tensor]) -> tf.Tensor:
-    with tf.control_dependencies(list(earlier)):
-        return tf.identity(x)
 
 
 def _with_bias(logits: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:

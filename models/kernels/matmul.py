@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from models.kernels.operation import Slices, kernel
+from models.kernels.operation import Slices, held_back, kernel
 from utils.mesh_tensorflow import mtf
 
 FEW_ROWS = 64
@@ -27,6 +27,18 @@ def _product(x: tf.Tensor, matrix: tf.Tensor, transposed: bool) -> tf.Tensor:
     # Faster by half for eight rows of float32 on the CPU, and never slower.
     product = tf.matmul(matrix, x, transpose_b=True)
     return tf.reshape(product, [1, -1]) if rows == 1 else tf.transpose(product)
+
+
+def _rounded(weight: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """``weight`` in the dtype of what it is multiplied by, once that is there.
+
+    TensorFlow would round all weights of a model at the start of a step, and keep that for the
+    gradients.
+    """
+    if weight.dtype == like.dtype:
+        return weight
+    with tf.control_dependencies([like]):
+        return tf.cast(weight, like.dtype)
 
 
 def matmul(
@@ -57,8 +69,8 @@ def matmul(
         """As a matrix whose columns are the last ``dims`` dimensions."""
         return tf.reshape(values, [-1, math.prod(values.shape[-dims:])])
 
-    def matrix(weight_slice: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        return tf.cast(flat(weight_slice, 1 if transposed else len(out_dims)), dtype)
+    def matrix(weight_slice: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+        return _rounded(flat(weight_slice, 1 if transposed else len(out_dims)), like)
 
     def share(values: tf.Tensor, held: tf.Tensor) -> tf.Tensor:
         """``values`` on the processors whose partial sums contain the bias, 0 on the others."""
@@ -68,7 +80,7 @@ def matmul(
 
     def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor, *added: tf.Tensor) -> tf.Tensor:
         values, dtype = flat(x_slice), x_slice.dtype
-        product = _product(values, matrix(weight_slice, dtype), transposed)
+        product = _product(values, matrix(weight_slice, values), transposed)
         kept = weight_slice.shape[:-1] if transposed else weight_slice.shape[1:]
         shape = [*x_slice.shape[:-1], *kept]
         if not added:
@@ -82,9 +94,11 @@ def matmul(
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         x_slice, weight_slice = xs
         d_flat = flat(dys[0], len(out_dims))
-        dx = tf.matmul(d_flat, matrix(weight_slice, d_flat.dtype), transpose_b=not transposed)
         left, right = (d_flat, flat(x_slice)) if transposed else (flat(x_slice), d_flat)
         d_weight = tf.reshape(tf.matmul(left, right, transpose_a=True), weight_slice.shape)
+        # The backward pass must not run ahead of the weights' gradients: they read much.
+        [d_flat] = held_back([d_flat], [d_weight])
+        dx = tf.matmul(d_flat, matrix(weight_slice, d_flat), transpose_b=not transposed)
         return [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
 
     output = mtf.Shape([*rows, *out_dims])
@@ -114,7 +128,7 @@ def bias_add(x: mtf.Tensor, bias: mtf.Tensor) -> mtf.Tensor:
         d_flat = tf.reshape(dys[0], [-1, dys[0].shape[-1]])
         # A product with ones sums rows faster than a reduction does on the CPU.
         summed = tf.matmul(tf.ones([1, tf.shape(d_flat)[0]], d_flat.dtype), d_flat)
-        return [dys[0], tf.cast(tf.reshape(summed, [-1]), xs[1].dtype)]
+        return [*held_back(dys, [summed]), tf.cast(tf.reshape(summed, [-1]), xs[1].dtype)]
 
     [y] = kernel(
         lambda values, added: tf.nn.bias_add(values, tf.cast(added, values.dtype)),
@@ -148,17 +162,18 @@ def expert_matmul(x: mtf.Tensor, weight: mtf.Tensor, out_dim: mtf.Dimension) -> 
     def forward(x_slice: tf.Tensor, weight_slice: tf.Tensor) -> tf.Tensor:
         count, _, width = weight_slice.shape
         flat_x = flat(x_slice, 1 if shared else count)
-        product = tf.matmul(flat_x, tf.cast(weight_slice, x_slice.dtype))
+        product = tf.matmul(flat_x, _rounded(weight_slice, flat_x))
         return tf.reshape(product, [count, *x_slice.shape[0 if shared else 1 : -1], width])
 
     def gradient(xs: Slices, ys: Slices, dys: Slices) -> list[Any]:
         x_slice, weight_slice = xs
         count = weight_slice.shape[0]
         flat_x, d_flat = flat(x_slice, 1 if shared else count), flat(dys[0], count)
-        dx = tf.matmul(d_flat, tf.cast(weight_slice, d_flat.dtype), transpose_b=True)
+        d_weight = tf.matmul(flat_x, d_flat, transpose_a=True)
+        [d_flat] = held_back([d_flat], [d_weight])
+        dx = tf.matmul(d_flat, _rounded(weight_slice, d_flat), transpose_b=True)
         if shared:
             dx = tf.reduce_sum(dx, 0)
-        d_weight = tf.matmul(flat_x, d_flat, transpose_a=True)
         return [tf.reshape(dx, x_slice.shape), tf.cast(d_weight, weight_slice.dtype)]
 
     output = mtf.Shape([experts, *rows, out_dim])

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import tensorflow as tf
 
 from models.kernels.fusion import fused, fusing
-from models.kernels.operation import reduced, split_axes, traffic_counter
+from models.kernels.operation import MadeAgain, held_back, reduced, split_axes, traffic_counter
 from utils.mesh_tensorflow import mtf
 
 
@@ -42,10 +42,11 @@ class _Normalization(mtf.Operation):
         )
 
     def _run(self, mesh_impl: Any, label: str, function: Any, *slices: Any) -> Any:
-        key = (label, self.features.size, self.epsilon, self.centers, len(self.outputs))
-        program = fused(key, function)
         with fusing(mesh_impl):
-            return mesh_impl.slicewise(program, *slices)
+            return mesh_impl.slicewise(fused(self._key(label), function), *slices)
+
+    def _key(self, label: str) -> tuple[Any, ...]:
+        return (label, self.features.size, self.epsilon, self.centers, len(self.outputs))
 
     def _hat(self, x: tf.Tensor, first: tf.Tensor, inverse: tf.Tensor) -> tf.Tensor:
         """Normalised vectors, from the two numbers of each."""
@@ -83,12 +84,24 @@ class Normalize(_Normalization):
             centers,
             "normalize",
         )
+        self._again: Optional[mtf.Tensor] = None
 
     def gradient(self, grad_ys: Sequence[Optional[mtf.Tensor]]) -> list[mtf.Tensor]:
         """Gradients of x, gain and bias."""
         dy, *others = grad_ys
         assert dy is not None and not any(x is not None for x in others)
         return NormalizeGradient(self, dy).outputs
+
+    def made_again(self, output: mtf.Tensor, after: mtf.Tensor) -> mtf.Tensor:
+        """The result made again, once ``after`` is there, from the two numbers of each vector."""
+        if output is not self.outputs[0]:
+            return output
+        if self._again is None:
+            x, *parameters = self.inputs
+            function = fused(self._key("normalize again"), self._scaled)
+            inputs = [x, *self.outputs[1:], *parameters]
+            [self._again] = MadeAgain(self, inputs, [output], function, after).outputs
+        return self._again
 
     def lower(self, lowering: Any) -> None:
         """Normalises every slice."""
@@ -128,10 +141,16 @@ class Normalize(_Normalization):
         else:
             first = tf.sqrt(sums[0])
             inverse = 1.0 / (first + self.epsilon)
+        return self._scaled(x, first, inverse, gain, *bias), first, inverse
+
+    def _scaled(
+        self, x: tf.Tensor, first: tf.Tensor, inverse: tf.Tensor, gain: tf.Tensor, *bias: tf.Tensor
+    ) -> tf.Tensor:
+        """The result, from the two numbers of each vector."""
         y = self._hat(x, first, inverse) * gain
         if bias:
             y += bias[0]
-        return tf.cast(y, x.dtype), first, inverse
+        return tf.cast(y, x.dtype)
 
     def _whole(self, x: tf.Tensor, *parameters: tf.Tensor) -> tuple[tf.Tensor, ...]:
         sums: list[tf.Tensor] = []
@@ -162,7 +181,9 @@ class NormalizeGradient(_Normalization):
     def lower(self, lowering: Any) -> None:
         """Differentiates every slice."""
         mesh_impl = lowering.mesh_impl(self)
-        slices = self._slices(lowering)
+        x, *others, dy = self._slices(lowering)
+        x = mesh_impl.slicewise(lambda x, dy: held_back([x], [dy])[0], x, dy)
+        slices = [x, *others, dy]
         axes = split_axes(mesh_impl, mtf.Shape([self.features]))
         if axes:
             sums = self._run(mesh_impl, "normalize gradient sums", self._sums, *slices)

@@ -10,6 +10,9 @@ kernels, and fails on lazily reduced inputs (mesh-tensorflow 0.1.21). Here
 
 A kernel may also produce partial sums (``summed_dims``): when such a dimension is split, the
 outputs without it are added up over the mesh.
+
+Tensors that are large and cheap, such as a hidden layer behind its activation, are not kept for
+the gradients that read them: those have them made again (``made_again``).
 """
 
 from __future__ import annotations
@@ -66,9 +69,12 @@ class KernelOperation(mtf.Operation):
         differentiable: bool,
         multiply_adds: int,
         fusion: Optional[Hashable],
+        cheap: bool,
         name: str,
     ):
         super().__init__(list(inputs), name=name)
+        self._cheap = cheap
+        self._again: Optional[list[mtf.Tensor]] = None
         self.multiply_adds = multiply_adds
         self.fusion = fusion
         self._function = function
@@ -89,6 +95,18 @@ class KernelOperation(mtf.Operation):
     def has_gradient(self) -> bool:
         """Whether gradients flow through this kernel."""
         return self._differentiable and super().has_gradient
+
+    def made_again(self, output: mtf.Tensor, after: mtf.Tensor) -> mtf.Tensor:
+        """``output``, made again once ``after`` is there, if that is cheap."""
+        if not self._cheap:
+            return output
+        if self._again is None:
+            self._again = MadeAgain(self, self.inputs, self.outputs, self._compute, after).outputs
+        return self._again[self.outputs.index(output)]
+
+    @property
+    def _compute(self) -> TfFunction:
+        return self._function if self.fusion is None else fused(self.fusion, self._function)
 
     def gradient(self, grad_ys: Sequence[Optional[mtf.Tensor]]) -> list[Optional[mtf.Tensor]]:
         """Gradients of the inputs, None for those that are not floating."""
@@ -131,11 +149,8 @@ class KernelOperation(mtf.Operation):
         """Applies the function to every slice."""
         mesh_impl = lowering.mesh_impl(self)
         self.check_layout(mesh_impl)
-        function = self._function
-        if self.fusion is not None:
-            function = fused(self.fusion, function)
         with fusing(mesh_impl):
-            values = mesh_impl.slicewise(function, *_laid_out_inputs(lowering, self.inputs))
+            values = mesh_impl.slicewise(self._compute, *_laid_out_inputs(lowering, self.inputs))
         for output, value in zip(self.outputs, _as_tuple(values)):
             for piece in value.all_slices:  # shapes that depend on values are known to the kernel
                 piece.set_shape(mesh_impl.slice_shape(output.shape))
@@ -145,6 +160,67 @@ class KernelOperation(mtf.Operation):
                     mesh_impl, value, axes, traffic_counter(lowering, output, axes)
                 )
             lowering.set_tensor_lowering(output, value)
+
+
+class MadeAgain(mtf.Operation):
+    """Tensors that are made a second time, for gradients, so that they need not be kept.
+
+    Args:
+        first: what made them.
+        inputs: of ``function``; they are kept.
+        outputs: those of ``first`` that are made again.
+        function: from slices of the inputs to slices of the outputs.
+        after: waited for, since TensorFlow starts whatever it can.
+    """
+
+    def __init__(
+        self,
+        first: mtf.Operation,
+        inputs: Sequence[mtf.Tensor],
+        outputs: Sequence[mtf.Tensor],
+        function: TfFunction,
+        after: mtf.Tensor,
+    ):
+        super().__init__([*inputs, after], name=f"{first.name}_again")
+        self._function = function
+        self._outputs = [
+            mtf.Tensor(self, x.shape, x.dtype, index=index) for index, x in enumerate(outputs)
+        ]
+        self._splittable_dims, self._unsplittable_dims = (
+            self._initialize_splittable_and_unsplittable_dims("splittable")
+        )
+
+    @property
+    def has_gradient(self) -> bool:
+        """It is part of one."""
+        return False
+
+    def lower(self, lowering: Any) -> None:
+        """Computes every slice."""
+        mesh_impl = lowering.mesh_impl(self)
+
+        def compute(*slices: tf.Tensor) -> Any:
+            return self._function(*held_back(slices[:-1], slices[-1:]))
+
+        with fusing(mesh_impl):
+            values = mesh_impl.slicewise(compute, *_laid_out_inputs(lowering, self.inputs))
+        for output, value in zip(self.outputs, _as_tuple(values)):
+            lowering.set_tensor_lowering(output, value)
+
+
+def held_back(slices: Sequence[tf.Tensor], earlier: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """``slices``, for what must not be computed before ``earlier`` is there.
+
+    TensorFlow starts whatever it can, and would keep in memory what is needed much later. An
+    operation that itself waits may be rewritten by its graph optimizer into one that does not.
+    """
+    with tf.control_dependencies(list(earlier)):
+        return [tf.identity(x) for x in slices]
+
+
+def _made_again(x: mtf.Tensor, after: mtf.Tensor) -> mtf.Tensor:
+    make = getattr(x.operation, "made_again", None)
+    return x if make is None else make(x, after)
 
 
 def traffic_counter(lowering: Any, tensor: mtf.Tensor, axes: Sequence[int]) -> Callable[[], None]:
@@ -180,7 +256,9 @@ class KernelGradientOperation(mtf.Operation):
         self._forward = forward
         self._has_grad = [grad is not None for grad in grad_ys]
         self._kept = forward.outputs if forward._keeps_outputs else []
-        inputs = forward.inputs + self._kept + [grad for grad in grad_ys if grad is not None]
+        given = [grad for grad in grad_ys if grad is not None]
+        read = [_made_again(x, given[0]) for x in forward.inputs]
+        inputs = read + self._kept + given
         super().__init__(inputs, name=f"{forward.name}_gradient")
         # Two products for each of the forward part, which runs again without an explicit gradient.
         runs_again = forward._gradient_function is None
@@ -207,14 +285,14 @@ class KernelGradientOperation(mtf.Operation):
         xs = slices[: len(forward.inputs)]
         rest = list(slices[len(xs) :])
         if forward._gradient_function is not None:
-            ys = rest[: len(self._kept)]
-            given = iter(rest[len(ys) :])
-            dys = [next(given) if has else None for has in self._has_grad]
-            gradients = forward._gradient_function(xs, ys, dys)
+            ys, given = rest[: len(self._kept)], rest[len(self._kept) :]
+            left = iter(given)
+            dys = [next(left) if has else None for has in self._has_grad]
+            gradients = forward._gradient_function(held_back(xs, given), held_back(ys, given), dys)
         else:
             # Fresh copies cut the function out of the live graph, where another kernel may
             # connect the same tensors.
-            copies = [tf.identity(x) for x in xs]
+            copies = held_back(xs, rest if forward._cheap else [])
             outputs = _as_tuple(forward._function(*copies))
             wanted = [y for y, has in zip(outputs, self._has_grad) if has]
             gradients = tf.gradients(wanted, copies, grad_ys=rest)
@@ -254,6 +332,7 @@ def kernel(
     differentiable: bool = True,
     multiply_adds: int = 0,
     fusion: Optional[Hashable] = None,
+    cheap: bool = False,
 ) -> list[mtf.Tensor]:
     """Applies ``function`` to each slice of ``inputs``.
 
@@ -271,6 +350,7 @@ def kernel(
         multiply_adds: of its matrix products on the whole tensors, for the dry run's count.
         fusion: names what ``function`` computes, for kernels without matrix products that XLA may
             compile (fusion.py); equal names stand for equal functions.
+        cheap: whether gradients that read the outputs have them made again.
 
     Returns:
         One named tensor per output.
@@ -289,6 +369,7 @@ def kernel(
         differentiable,
         multiply_adds,
         fusion,
+        cheap,
         name,
     )
     return operation.outputs

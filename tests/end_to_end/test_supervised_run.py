@@ -99,3 +99,11 @@ def test_a_run_that_dies_again_and_again_is_given_up(workshop):
     run = record(workshop, "deaths", 1)
     assert run["status"] == "FAILED"
     assert run["fail_trace"][-1] == "the training process was killed by SIGKILL\n"
+
+
+def test_training_goes_on_when_what_it_prints_cannot_be_written(workshop):
+    config = workshop.config("unheard", train_steps=20)
+    with open("/dev/full", "w") as full:
+        process = workshop.start("--model", config, stderr=full)
+    assert process.wait(200) == 0
+    assert workshop.checkpoints("unheard")[-1] == 20

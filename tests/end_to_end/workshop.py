@@ -87,13 +87,14 @@ class Workshop:
         return self.config(name, **keys)
 
     def start(
-        self, *words: Any, elsewhere: bool = False, **variables: str
+        self, *words: Any, elsewhere: bool = False, stderr: Any = subprocess.PIPE, **variables: str
     ) -> subprocess.Popen[str]:
         """Starts ``python main.py`` in the folder, without a terminal.
 
         Args:
             words: of the command line.
             elsewhere: start it in an empty folder, where no record is found.
+            stderr: where it goes.
             variables: added to those of the environment.
         """
         folder = self.folder / "elsewhere" if elsewhere else self.folder
@@ -104,7 +105,7 @@ class Workshop:
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 

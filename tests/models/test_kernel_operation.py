@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from models.kernels import fusion
 from models.kernels.embedding import embedding_lookup
+from models.kernels.matmul import matmul
 from models.kernels.operation import KernelOperation, kernel
 from tests.support import assert_all_close, cpus, mesh_layout, run_named, value_and_gradients
 from utils.mesh_tensorflow import mtf
@@ -287,3 +289,39 @@ def test_a_summed_dimension_on_the_axis_of_one_that_stays_is_refused():
 def lookup_of_batch(_, table, x):
     """Rows of a table by ids: the rows' dimension is summed over, the batch stays."""
     return [embedding_lookup(table, mtf.cast(x * 0.0, tf.int32))]
+
+
+# ---- tensors that are made again for gradients -------------------------------------------------
+
+
+@pytest.mark.parametrize(("mesh_shape", "layout"), [("x:1", ""), ("x:2,y:2", "batch:x,embd:y")])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_cheap_is_made_again_behind_the_gradient(mesh_shape, layout, compiled, monkeypatch):
+    """A product's gradient reads its own copy of a hidden layer, and gradients stay the same."""
+    if compiled:  # else these are too small
+        monkeypatch.setattr(fusion, "MIN_ELEMENTS", 1)
+    random = np.random.default_rng(5)
+    x, by = (random.normal(size=shape).astype(np.float32) for shape in ((4, 8), (8, 6)))
+    upstream = random.normal(size=(4, 6)).astype(np.float32)
+    batch, embd, out = (mtf.Dimension(*x) for x in (("batch", 4), ("embd", 8), ("out", 6)))
+    waited_for = []
+
+    def tanh(x):
+        y = tf.tanh(x)
+        waited_for.append(bool(x.op.control_inputs))
+        return y
+
+    def build(_, x, by):
+        [hidden] = kernel(
+            tanh, [x], [(x.shape, x.dtype)], x.shape.dims, "hidden", fusion="tanh", cheap=True
+        )
+        return matmul(hidden, by, [out])
+
+    inputs = [(x, [batch, embd]), (by, [embd, out])]
+    got = value_and_gradients(mesh_shape, layout, inputs, build, upstream)
+    hidden = np.tanh(x)
+    d_x = upstream @ by.T * (1 - hidden**2)
+    assert_all_close(got, [hidden @ by, d_x, hidden.T @ upstream], 1e-6)
+    slices = 4 if layout else 1
+    if not compiled:  # forward, made again, and once more within the gradient of its own
+        assert waited_for == [False] * slices + [True] * 2 * slices

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from models.kernels.matmul import matmul
+from models.kernels.operation import MadeAgain
 from models.normalization import layer_norm, norm_of
 from tests.support import assert_all_close, value_and_gradients
 from utils.mesh_tensorflow import mtf
@@ -158,3 +160,34 @@ def test_a_vector_without_length_stays_finite(layout):
     assert (value[0] == 0).all()
     np.testing.assert_allclose(d_x[0], UPSTREAM[0] * GAIN / 1e-5, rtol=1e-5)
     assert np.isfinite(value).all() and np.isfinite(d_x).all() and np.isfinite(d_gain).all()
+
+
+@pytest.mark.parametrize(("mesh_shape", "layout"), LAYOUTS)
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm-bias", "scalenorm"])
+def test_a_product_behind_a_norm_has_it_made_again(norm, mesh_shape, layout):
+    """Its gradient by the weight needs the normalised vectors, which are not kept."""
+    gain_dims, has_bias, _ = VARIANTS[norm]
+    gain = GAIN if gain_dims else GAIN[0]
+    inputs = [(X, [BATCH, SEQUENCE, EMBD]), (gain, gain_dims)]
+    inputs += [(BIAS, [EMBD])] if has_bias else []
+    out, random = mtf.Dimension("out", 6), np.random.default_rng(3)
+    weight, upstream = (random.normal(size=s).astype(np.float32) for s in ((20, 6), (4, 6, 6)))
+    kinds = set()
+
+    def product(_, weight, x, gain, *bias):
+        variables = Variables(g=gain, **dict(zip("b", bias)))
+        y = norm_of(SimpleNamespace(norm=norm), variables, x, EMBD, "ln_f")
+        z = matmul(y, weight, [out])
+        of_weight = z.operation.gradient([z])[1].operation
+        kinds.add(type(of_weight.inputs[0].operation))
+        return z
+
+    inputs = [(weight, [EMBD, out]), *inputs]
+    got = value_and_gradients(mesh_shape, layout, inputs, product, upstream)
+    if norm.startswith("layernorm"):
+        y = reference(X)[0]
+    else:
+        y = length_reference(np.asarray(gain), has_bias)[0]
+    expected = [y @ weight, np.einsum("bsi,bso->io", y, upstream)]
+    assert_all_close(got[:2], expected, 2e-6)
+    assert kinds == {MadeAgain}

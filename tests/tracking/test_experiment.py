@@ -106,3 +106,23 @@ def test_a_record_without_its_output_goes_on(folder, monkeypatch):
     (folder.parent / "runs/1/cout.txt").unlink()
     assert track(folder, monkeypatch, ([3, 9], 0, PID)).key == first.key
     assert status(first) == "COMPLETED"
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_keep_a_run_from_its_end(
+    folder, monkeypatch, caplog
+):
+    def fail(*unused):
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("tracking.plots.write_png", fail)
+    record = track(folder, monkeypatch, ([1, 9], 0, PID))
+    assert status(record) == "COMPLETED"
+    assert "curves.png was not drawn: no font" in caplog.messages
+
+
+def test_damaged_curves_are_told_before_a_record_goes_on(folder, monkeypatch):
+    first = track(folder, monkeypatch, ([1, 2], 0, PID))
+    (folder.parent / "runs/1/metrics.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"metrics\.json must hold a JSON object; got list"):
+        track(folder, monkeypatch, ([3, 9], 0, PID))
+    assert status(first) == "INTERRUPTED"

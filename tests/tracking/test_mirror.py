@@ -212,13 +212,17 @@ def test_files_that_several_runs_store_at_once_are_whole(server):
         assert database.files.get(other).read() == b"another state of it"
 
 
-def test_a_database_that_is_emptied_is_filled_again(run, database, server):
+@pytest.mark.parametrize(
+    "emptied",
+    [("runs", "metrics", "fs.files", "fs.chunks"), ("fs.files", "fs.chunks"), ("metrics",)],
+)
+def test_a_database_that_is_emptied_is_filled_again(run, database, server, emptied):
     mirror = Mirror(run.record.dir, database)
     run.grow()
     mirror.update()
     with server.root() as client:
-        for name in client[DATABASE].list_collection_names():
-            client[DATABASE][name].delete_many({})
+        for name in emptied:
+            client[DATABASE][name].drop()
     number = mirror.update()
     document = database.runs.find_one({"_id": number})
     [[_, identifier]] = document["experiment"]["sources"]
@@ -297,3 +301,15 @@ def test_a_wrong_password_is_said_before_the_run(server):
     ):
         database.check_access()
     assert "wrong" not in str(no.value)
+
+
+def test_a_user_who_may_only_read_is_said_before_the_run(server):
+    with server.root() as client:
+        if not client[DATABASE].command("usersInfo", "reader")["users"]:
+            client[DATABASE].command("createUser", "reader", pwd="secret", roles=["read"])
+    refused = r"must name a user who may read and write .*; got one whom it refuses \(not auth"
+    with (
+        Database(server.url().replace("trainer", "reader")) as database,
+        pytest.raises(ValueError, match=refused),
+    ):
+        database.check_access()

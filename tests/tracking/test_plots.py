@@ -87,10 +87,21 @@ def test_names_tell_runs_apart():
     assert names_of(["x/run", "y/run"]) == ["x/run", "y/run"]
 
 
+def test_names_that_matplotlib_hides_are_in_the_legend(tmp_path):
+    folders = [tmp_path / name for name in ("_a", "b")]
+    for folder in folders:
+        write_run(folder)
+    names = names_of([str(folder) for folder in folders])
+    figure = draw({name: read_curves(folder) for name, folder in zip(names, folders)}, "two")
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels[0::2] == ["./_a", "b"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["nothing"], "a run must hold metrics.jsonl with at least one loss, or be a record"),
+        (["gs://bucket/run"], "run: must be a local folder; got gs://bucket/run"),
         (["a", "b"], "--out must be given with several runs; got none"),
     ],
 )

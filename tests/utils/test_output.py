@@ -5,11 +5,16 @@ import importlib
 import io
 import json
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from inspection import dataset_check
 from utils import run_log
+
+ROOT = Path(run_log.__file__).resolve().parents[1]
 
 
 def printed(main, *arguments):
@@ -80,3 +85,30 @@ def test_the_log_file_takes_every_character(tmp_path, monkeypatch, root_logger):
     [handler] = [item for item in root_logger.handlers if isinstance(item, logging.FileHandler)]
     handler.close()
     assert (tmp_path / "model.log").read_text(encoding="utf-8").endswith("⟦é\\udce9⟧\n")
+
+
+def test_what_stderr_cannot_take_ends_nothing():
+    script = (
+        "import os, sys, logging; from utils.output import keep_going_without_stderr\n"
+        "keep_going_without_stderr()\n"
+        "for _ in range(2000): print('é' * 50, file=sys.stderr); sys.stderr.write('x' * 99)\n"
+        "print('done')"
+    )
+    words = [sys.executable, "-c", script]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, cwd=ROOT, text=True)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    result = subprocess.run(words, capture_output=True, cwd=ROOT, text=True)
+    assert result.stderr == ("é" * 50 + "\n" + "x" * 99) * 2000
+
+
+def test_a_log_file_on_a_full_disk_is_given_up_once(tmp_path, monkeypatch, root_logger, capfd):
+    monkeypatch.setattr(run_log, "LOG_FOLDER", str(tmp_path))
+    (tmp_path / "model.log").symlink_to("/dev/full")
+    run_log.set_up_logging("model", debug=True)
+    for number in range(3):
+        logging.getLogger("test").warning("line %d", number)
+    first, notice, *others = [line[9:] for line in capfd.readouterr().err.splitlines()]
+    assert notice.startswith(f"{tmp_path}/model.log is not written on: ")
+    assert "No space left" in notice
+    assert [first, *others] == ["line 0", "line 1", "line 2"]
