@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.python.xla import optimization_barrier
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from models.kernels.fusion import fused, fusing
 from utils.mesh_tensorflow import mtf
@@ -213,7 +215,11 @@ def held_back(slices: Sequence[tf.Tensor], earlier: Sequence[tf.Tensor]) -> list
 
     TensorFlow starts whatever it can, and would keep in memory what is needed much later. An
     operation that itself waits may be rewritten by its graph optimizer into one that does not.
+    XLA, which compiles the graph of a TPU, would find that the same is computed twice.
     """
+    if earlier and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        held = optimization_barrier(*slices, *earlier)
+        return [tf.ensure_shape(y, x.shape) for y, x in zip(held, slices)]
     with tf.control_dependencies(list(earlier)):
         return [tf.identity(x) for x in slices]
 
