@@ -143,7 +143,11 @@ class Experiment:
         try:
             self._close(outcome)
         except OSError as error:
-            LOGGER.error("the record %s cannot be closed: %s", self.record.dir, error)
+            LOGGER.error(
+                "the record %s cannot be closed: %s. Mend that and give the same command again",
+                self.record.dir,
+                error,
+            )
         if mirroring is not None:
             mirroring.finish()
         self.record.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Any
 
@@ -21,9 +22,12 @@ class _UnfailingFile(io.FileIO):
 def keep_going_without_stderr() -> None:
     """Lets no log line that cannot be written end the work of this process."""
     stream = sys.stderr
+    if stream is None:  # closed from the start
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the end
+        return
     try:
         raw = _UnfailingFile(stream.fileno(), "w", closefd=False)
-    except (AttributeError, OSError):  # None, or what replaces it
+    except (AttributeError, OSError):  # what replaces it has no file
         return
     sys.stderr = io.TextIOWrapper(
         io.BufferedWriter(raw), encoding=stream.encoding, errors=stream.errors, line_buffering=True

@@ -3,11 +3,14 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.end_to_end.test_tracked_run import record, start
-from tests.end_to_end.workshop import finish, wait_for_step
+from tests.end_to_end.workshop import ROOT, finish, wait_for_step
 from tests.tracking.services import wait_until
 
 STEPS, STEPS_PER_CHECKPOINT = 600, 100
@@ -99,6 +102,14 @@ def test_a_run_that_dies_again_and_again_is_given_up(workshop):
     run = record(workshop, "deaths", 1)
     assert run["status"] == "FAILED"
     assert run["fail_trace"][-1] == "the training process was killed by SIGKILL\n"
+
+
+def test_training_goes_on_without_stderr(workshop):
+    config = workshop.config("closed", train_steps=20)
+    words = [sys.executable, str(ROOT / "main.py"), "--model", config]
+    shell = f"exec {shlex.join(words)} 2>&-"
+    assert subprocess.run(["sh", "-c", shell], cwd=workshop.folder, timeout=200).returncode == 0
+    assert workshop.checkpoints("closed")[-1] == 20
 
 
 def test_training_goes_on_when_what_it_prints_cannot_be_written(workshop):
