@@ -207,7 +207,7 @@ def test_ctrl_c_before_training_is_no_traceback(workshop, monkeypatch, capsys):
 
 
 def test_auto_layout_prints_what_a_config_may_have(workshop, program):
-    keys = {"train_batch_size": 8, "eval_batch_size": 8, "mesh_shape": "x:2"}
+    keys = {"train_batch_size": 32, "eval_batch_size": 8, "mesh_shape": "x:2"}
     config = workshop.config("laid_out", layout="heads:x", **keys)
     result = program("--model", config, "--auto_layout")
     assert result.code == 0, result.err
